@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     exact = np.linalg.eigvalsh(np.asarray(tape.hessian(lambda w: loss_of(w, images, labels))(flat).numpy(), np.float64))
     top = float(abs(nodes.max() / exact[-1] - 1))
     trace = float(abs((nodes * weights).sum() * len(flat) / exact.sum() - 1))
-    steps = np.linspace(exact[0], exact[-1], 200)
+    steps = np.concatenate([np.linspace(exact[0], 0, 20), np.geomspace(1e-4, exact[-1], 200)])  # most eigenvalues are near zero
     share = np.array([weights[nodes <= s].sum() for s in steps])
     distance = float(np.abs(share - np.searchsorted(exact, steps, side="right") / len(exact)).max())
     print(f"{len(flat)} weights, {probes * turns} products: largest eigenvalue {nodes.max():.3f} (true {exact[-1]:.3f})")
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     with picture(chosen.output, 2, f"Hessian of a network with {len(flat)} weights") as (left, right):
         left.plot(steps, np.searchsorted(exact, steps, side="right") / len(exact), label="all eigenvalues")
         left.plot(steps, share, "--", label=f"Lanczos, {probes} probes")
-        left.set_xscale("symlog", linthresh=0.01)  # most eigenvalues are near zero
+        left.set_xscale("symlog", linthresh=1e-3)
         left.set(xlabel="eigenvalue", ylabel="share below", title="Distribution")
         grid, width = np.linspace(exact[0] - 0.1, exact[-1] + 0.1, 500), 0.02 * (exact[-1] - exact[0])
         bells = np.exp(-0.5 * ((grid[:, None] - nodes) / width) ** 2) / (width * np.sqrt(2 * np.pi))
