@@ -141,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             taken[name].append(1e3 * (time.perf_counter() - start))
         distance = max(float(np.abs(p.numpy() - np.asarray(e)).max()) for p, e in zip(parameters, expected, strict=True))
         settled = min(taken[name][len(taken[name]) // 2 :])
-        print(f"{name:<16}{settled:8.1f} ms a step, {done:>3} of {len(parameters)} all-reduces done when the last gradient came;")
+        print(f"{name:<16}{settled:8.1f} ms a step at best, {done:>3} of {len(parameters)} all-reduces done when the last gradient came;")
         print(f"{'':<16}all devices within {distance:.0e} of one device alone")
         assert distance < 1e-6
     with picture(chosen.output, 1, f"A step on {chosen.devices} devices") as (axes,):
