@@ -3,7 +3,7 @@
 NOTES = """## Where the tape is slow, and why
 
 - *Small functions of many operations* (`det`, `llsq`, `ode`, `gmm`): recording an operation costs about half a microsecond, in every evaluation,
-  and finding the program some microseconds more (`hello` is nothing else: 8 us, where JAX takes 5). What JAX has compiled knows nothing of its loops
+  and finding the program some microseconds more (`hello` is nothing else). What JAX has compiled knows nothing of its loops
   any more: the 331 operations of `ode` on 50 numbers are recorded in some 100 us, and JAX runs them in 6. This is the price of plain Python; where
   arrays are large it disappears. In PyTorch `llsq` (a matrix of powers) and `gmm` (all components at once) are written without loops.
 - *Before compiling.* A structure is interpreted until that has cost a share of what its compilation will, and while the background compiles it.
