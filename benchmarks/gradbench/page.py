@@ -27,7 +27,7 @@ def duration(seconds: float | None) -> str:
     if seconds is None:
         return ""
     for scale, unit in ((1.0, "s"), (1e-3, "ms")):
-        if seconds >= scale:
+        if seconds >= 0.9995 * scale:  # which is rounded to it
             return f"{seconds / scale:.3g} {unit}"
     return f"{seconds * 1e6:.3g} us"
 
