@@ -83,6 +83,8 @@ SLOPES: dict[str, dict[str, Given]] = {
             lambda x, y: _inside(x, y, lambda x, y: slopes.log_quotient(x, y, 0), -1.0),
             lambda x, y: _inside(x, y, _missing, 1.0),
         ),
+        "logit": (slopes.logit,),
+        "xlog1py": (lambda x, y: jnp.log1p(y), lambda x, y: x / (1 + y)),
         "spence": (slopes.spence,),  # JAX's is NaN from 1 to 2
     },
 }

@@ -23,12 +23,30 @@ def turned(z: Any) -> Any:
 
 
 @jax.custom_jvp
+def quotient(x: Any, z: Any) -> Any:
+    """``x / z``, whose derivative by z would be a quotient of a quotient: complex ones are rounded several times."""
+    return x / z
+
+
+quotient.defjvps(lambda t, out, x, z: t / z, lambda t, out, x, z: -(t * x) * power(z, -2))
+
+
+@jax.custom_jvp
 def atanh(z: Any) -> Any:
     """``1 / (1 - z^2)``."""
-    return (1 / (1 - z)) * (1 / (1 + z))
+    return 1 / ((1 - z) * (1 + z))
 
 
 atanh.defjvps(lambda t, out, z: 2 * t * ((z * out) * out))
+
+
+@jax.custom_jvp
+def rsqrt(z: Any) -> Any:
+    """Derivative of ``z^(-1/2)``; by the root, for XLA's of one over it is off by several units."""
+    return -0.5 / (lax.sqrt(z) * z)
+
+
+rsqrt.defjvps(lambda t, slope, z: t * ((0.75 * power(z, -2)) / lax.sqrt(z)))
 
 
 @jax.custom_jvp

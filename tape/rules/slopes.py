@@ -43,18 +43,65 @@ def scale(*xs: Any, axis: Sequence[int] | None = None) -> Any:
     )
 
 
+def _beyond_square(d: Any, u: Any) -> Any:
+    """``(u + d)^2 - u^2``."""
+    return d * (2 * u) + d * d
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def squares(x: Any, y: Any, sign: float = 1.0) -> Any:
+    """``x^2 + sign y^2``, rounded once: squares of halves are exact (Dekker), and what their sum is rounded by is known (Knuth)."""
+    u, v = half(x), half(y)
+    total, rest = difference(u * u, -sign * (v * v))
+    return total + (rest + (_beyond_square(x - u, u) + sign * _beyond_square(y - v, v)))
+
+
+@squares.defjvp
+def _(sign: float, primals: Any, tangents: Any) -> Any:
+    (x, y), (t, s) = primals, tangents
+    return squares(x, y, sign), 2 * (x * t + sign * (y * s))
+
+
 def one_minus_square(x: Any) -> Any:
-    """``1 - x^2``; as a product near 1, as a difference near 0, where the derivative of the product would be one of equals."""
-    return jnp.where(lax.abs(x) < 0.5, 1 - x * x, (1 - x) * (1 + x))
+    """``1 - x^2``, where it has a root and near to it."""
+    return squares(lax.full_like(x, 1), bounded(x, 1e18), -1.0)
+
+
+@jax.custom_jvp
+def sqrt(out: Any) -> Any:
+    """Derivative of the square root, whose own would be a quotient of a quotient."""
+    return 0.5 / out
+
+
+sqrt.defjvps(lambda t, slope, out: (-0.5 * t) / lax.square(out))
+
+
+@jax.custom_jvp
+def logit(x: Any) -> Any:
+    """``1 / (x (1 - x))``, whose derivative would be a difference of equals about 1/2."""
+    return 1 / (x * (1 - x))
+
+
+@logit.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    (x,), (t,) = primals, tangents
+    product = x * (1 - x)
+    return logit(x), t * (((2 * x - 1) / product) / product)
 
 
 @jax.custom_jvp
 def rsqrt(out: Any, x: Any) -> Any:
     """Derivative of ``x^(-1/2)``, whose own would be a sum of products that underflow before it does."""
-    return -0.5 * (out / x)
+    return (-0.5 * out) / x
 
 
-rsqrt.defjvps(None, lambda t, slope, out, x: t * (-1.5 * (slope / x)))
+@rsqrt.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    """``3/4 x^(-5/2)``, by the root, of which one over it has one rounding more; scaled, for its powers to stay in range."""
+    large = primals[1] > 1
+    x = primals[1] * jnp.where(large, 1 / 16, 16)
+    curvature = jnp.where(large, 0.75 / 1024, 0.75 * 1024) / (lax.square(x) * lax.sqrt(x))
+    return rsqrt(*primals), tangents[1] * curvature
 
 
 @jax.custom_jvp
@@ -65,14 +112,14 @@ def cbrt(out: Any, x: Any) -> Any:
     return 1 / (3 * lax.square(out - jnp.where(plain, (y - (x / y) / y) / 3, 0)))
 
 
-cbrt.defjvps(None, lambda t, slope, out, x: t * (-2 / 3 * (slope / x)))
+cbrt.defjvps(None, lambda t, slope, out, x: t * ((-2 / 3 * slope) / x))
 
 
 def atan(x: Any) -> Any:
     """``1 / (1 + x^2)``, whose derivative has ``x^4`` in it."""
     x = bounded(x)
     r = scale(x, lax.full_like(x, 1))
-    return lax.square(r) / (lax.square(r) + lax.square(x * r))
+    return lax.square(r) / squares(r, x * r)
 
 
 def angle(x: Any, y: Any) -> Any:
@@ -82,14 +129,14 @@ def angle(x: Any, y: Any) -> Any:
     x, y = bounded(x), bounded(y)
     r = scale(x, y)
     u, v = x * r, y * r
-    return (u / (lax.square(u) + lax.square(v))) * r
+    return (u / squares(u, v)) * r
 
 
 @jax.custom_jvp
 def direction(x: Any, y: Any) -> Any:
     """``x / sqrt(x^2 + y^2)``, whose derivative would be a difference of equals where y is small."""
     u, v, _ = _scaled(x, y)
-    return u * lax.rsqrt(lax.square(u) + lax.square(v))
+    return u * lax.rsqrt(squares(u, v))
 
 
 def _scaled(x: Any, y: Any) -> tuple[Any, Any, Any]:
@@ -102,7 +149,7 @@ def _scaled(x: Any, y: Any) -> tuple[Any, Any, Any]:
 def _(primals: Any, tangents: Any) -> Any:
     x, y = primals
     u, v, r = _scaled(x, y)
-    inverse = lax.rsqrt(lax.square(u) + lax.square(v))
+    inverse = lax.rsqrt(squares(u, v))
     out, other = direction(x, y), direction(y, x)
     return out, ((tangents[0] * other - tangents[1] * out) * other) * inverse * r
 
@@ -111,7 +158,26 @@ def asinh(x: Any) -> Any:
     """``(1 + x^2)^(-1/2)``."""
     x = bounded(x)
     r = scale(x, lax.full_like(x, 1))
-    return lax.rsqrt(lax.square(r) + lax.square(x * r)) * r
+    return lax.rsqrt(squares(r, x * r)) * r
+
+
+@jax.custom_jvp
+def asin(x: Any) -> Any:
+    """``(1 - x^2)^(-1/2)``."""
+    return lax.rsqrt(one_minus_square(x))
+
+
+@asin.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    rest = one_minus_square(primals[0])
+    return asin(primals[0]), tangents[0] * (primals[0] / (rest * lax.sqrt(rest)))
+
+
+def acosh(x: Any) -> Any:
+    """``(x^2 - 1)^(-1/2)``."""
+    x = bounded(x)
+    r = scale(x, lax.full_like(x, 1))
+    return lax.rsqrt(squares(x * r, r, -1.0)) * r
 
 
 def bounded(x: Any, bound: float | None = None) -> Any:
@@ -120,14 +186,20 @@ def bounded(x: Any, bound: float | None = None) -> Any:
     return jnp.where(lax.abs(x) >= largest, lax.sign(x) * largest, x)
 
 
+@jax.custom_jvp
 def cosh(x: Any) -> Any:
     """``cosh(x)``, of which XLA's has as many wrong units in the last place as x has tens."""
     return parted(x, lax.abs(x) < 1, lax.cosh, lambda x: _powers(x, 1.0))
 
 
+@jax.custom_jvp
 def sinh(x: Any) -> Any:
     """``sinh(x)``, as :func:`cosh`."""
     return parted(x, lax.abs(x) < 1, lax.sinh, lambda x: lax.sign(x) * _powers(x, -1.0))
+
+
+cosh.defjvps(lambda t, out, x: t * sinh(x))
+sinh.defjvps(lambda t, out, x: t * cosh(x))
 
 
 def _powers(x: Any, sign: float) -> Any:

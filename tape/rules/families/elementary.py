@@ -29,11 +29,13 @@ def function(
     *,
     cost: Cost = Cost.LOOPED,
     plane: Callable[[Any], Any] | None = None,
+    again: Callable[[Any], Any] | None = None,
     **fields: Any,
 ) -> None:
     """Enter a function of one variable by its derivative, ``slope(out, x)``; half precisions are computed in single.
 
-    ``plane(x)`` is its form for complex numbers, where that is another.
+    ``plane(x)`` is its form for complex numbers, where that is another, ``again`` the function, for the slope multiplies what a half
+    precision's result was rounded by.
     """
 
     def vjp(ct: Any, out: Any, x: Any, **_: Any) -> Any:
@@ -41,7 +43,7 @@ def function(
             return ct * plane(x)
         if x.dtype.itemsize > 2:
             return ct * slope(out, x)
-        return lax.convert_element_type(wide(ct) * slope(wide(out), wide(x)), x.dtype)
+        return lax.convert_element_type(wide(ct) * slope(again(wide(x)) if again else wide(out), wide(x)), x.dtype)
 
     elementwise(name, vjp, domain=(domain,), source=source, cost=cost, **fields)
 
@@ -50,18 +52,22 @@ def _turned(ct: Any, x: Any, y: Any) -> Any:
     return lax.convert_element_type(wide(ct) * slopes.angle(wide(x), wide(y)), x.dtype)
 
 
+def _over(ct: Any, x: Any) -> Any:
+    return plane.quotient(ct, x) if jnp.iscomplexobj(x) else ct / x
+
+
 # Exponentials and logarithms
 function("exp", lambda out, x: out, LINE, "exp' = exp")
 function("exp2", lambda out, x: log(2.0) * (out if jnp.iscomplexobj(x) else slopes.exp2(x)), LINE, "(2^x)' = log(2) 2^x")
 function("expm1", lambda out, x: lax.exp(x), LINE, "expm1'(x) = exp(x); out + 1 would round to 0 far to the left", kinks=(0.0,))
-elementwise("log", lambda ct, out, x, **_: ct / x, domain=(_POSITIVE,), source="log'(x) = 1 / x", cost=Cost.LOOPED, kinks=(0.0,))
-function("log1p", lambda out, x: 1 / (1 + x), (-0.7, 2.0), "log1p'(x) = 1 / (1 + x)", kinks=(0.0, -1.0))
+elementwise("log", lambda ct, out, x, **_: _over(ct, x), domain=(_POSITIVE,), source="log'(x) = 1 / x", cost=Cost.LOOPED, kinks=(0.0,))
+function("log1p", lambda out, x: _over(lax.full_like(x, 1), 1 + x), (-0.7, 2.0), "log1p'(x) = 1 / (1 + x)", kinks=(0.0, -1.0))
 # A real argument is not kept; gates.accurate_logistic reads it.
 function("logistic", lambda out, x: out * (1 - out), LINE, "s' = s (1 - s)", plane=plane.logistic)
 
 # Roots
-function("sqrt", lambda out, x: 0.5 / out, _POSITIVE, "sqrt'(x) = 1 / (2 sqrt(x))", kinks=(0.0,))
-function("rsqrt", slopes.rsqrt, _POSITIVE, "(x^(-1/2))' = -x^(-1/2) / (2 x)", kinks=(0.0,))
+function("sqrt", lambda out, x: slopes.sqrt(out), _POSITIVE, "sqrt'(x) = 1 / (2 sqrt(x))", again=lax.sqrt, kinks=(0.0,))
+function("rsqrt", slopes.rsqrt, _POSITIVE, "(x^(-1/2))' = -x^(-1/2) / (2 x)", plane=plane.rsqrt, kinks=(0.0,))
 function(
     "cbrt",
     slopes.cbrt,
@@ -77,17 +83,17 @@ function("cos", lambda out, x: -lax.sin(x), LINE, "cos' = -sin")
 function("tan", lambda out, x: 1 + lax.square(out), (-1.0, 1.0), "tan' = 1 + tan^2", plane=plane.tan, kinks=(0.0,))
 function(
     "asin",
-    lambda out, x: lax.rsqrt(slopes.one_minus_square(x)),
+    lambda out, x: slopes.asin(x),
     _UNIT,
-    "asin'(x) = ((1 - x) (1 + x))^(-1/2)",
+    "asin'(x) = (1 - x^2)^(-1/2)",
     plane=plane.asin,
     kinks=(0.0, 1.0, -1.0),
 )
 function(
     "acos",
-    lambda out, x: -lax.rsqrt(slopes.one_minus_square(x)),
+    lambda out, x: -slopes.asin(x),
     _UNIT,
-    "acos'(x) = -((1 - x) (1 + x))^(-1/2)",
+    "acos'(x) = -(1 - x^2)^(-1/2)",
     plane=lambda x: -plane.asin(x),
     kinks=(0.0, 1.0, -1.0),
 )
@@ -116,9 +122,9 @@ function(
 )
 function(
     "acosh",
-    lambda out, x: lax.rsqrt(lax.abs(x) - 1) * lax.rsqrt(lax.abs(x) + 1),
+    lambda out, x: slopes.acosh(x),
     (1.5, 3.0),
-    "acosh'(x) = (|x| - 1)^(-1/2) (|x| + 1)^(-1/2): where there is no value, left of -1, a number as JAX's, for a mask to multiply with 0",
+    "acosh'(x) = (x^2 - 1)^(-1/2): where there is no value, left of -1, a number as JAX's, for a mask to multiply with 0",
     plane=plane.acosh,
     kinks=(1.0,),
 )
@@ -126,7 +132,7 @@ function(
     "atanh",
     lambda out, x: 1 / slopes.one_minus_square(x),
     _UNIT,
-    "atanh'(x) = 1 / ((1 - x) (1 + x))",
+    "atanh'(x) = 1 / (1 - x^2)",
     plane=plane.atanh,
     kinks=(0.0, 1.0, -1.0),
 )
