@@ -21,10 +21,18 @@ Slope = Any  # a function of the arguments: what the tangent of one of them is m
 Given = Any  # a slope per argument, or a function that chooses them by the options after the first argument
 
 
-def _squareplus(x: jax.Array, b: jax.Array) -> jax.Array:
+@jax.custom_jvp
+def _squareplus(x: jax.Array, b: jax.Array) -> Any:
     root = lax.sqrt(x * x + b)
     missing = 0.5 * b / (root * (root + lax.abs(x)))  # to 1 or 0, which the derivative tends to
     return jnp.where(x < 0, missing, 1 - missing)
+
+
+@_squareplus.defjvp
+def _(primals: Sequence[jax.Array], tangents: Sequence[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    (x, b), (t, s) = primals, tangents
+    square = x * x + b
+    return _squareplus(x, b), (0.5 * b * t - 0.25 * x * s) / (square * lax.sqrt(square))
 
 
 def _inside(x: jax.Array, y: jax.Array, slope: Callable[[jax.Array, jax.Array], jax.Array], beside: float) -> jax.Array:

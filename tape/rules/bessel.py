@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tape.rules.slopes import beyond, parted
+from tape.rules.slopes import beyond, parted, polynomial
 
 # Where the first and the second derivative of ``exp(-x) I1(x)`` are zero, in two parts.
 _ZEROS = {1: (1.5451272579925426, 1.0630756383046672e-16), 2: (2.781492935347947, -9.215242391717268e-17)}
@@ -26,13 +26,6 @@ def _far(x: Any) -> Any:
     return lax.abs(x) > (10 if x.dtype.itemsize < 8 else 25)
 
 
-def _series(coefficients: list[float], x: Any) -> Any:
-    total = lax.full_like(x, coefficients[-1])
-    for c in reversed(coefficients[:-1]):
-        total = total * x + c
-    return total
-
-
 def _hankel(order: int, count: int) -> list[float]:
     """Return the coefficients of 1 / x in ``exp(-x) sqrt(2 pi x) I(x)``."""
     terms = [1.0]
@@ -44,7 +37,7 @@ def _hankel(order: int, count: int) -> list[float]:
 def _asymptotic(coefficients: list[float], x: Any) -> Any:
     """Return ``sum(c / x^k) / sqrt(2 pi x)``, the first c being zero."""
     size = lax.abs(x)
-    return lax.rsqrt(2 * pi * size) * (_series(coefficients[1:], 1 / size) / size)
+    return lax.rsqrt(2 * pi * size) * (polynomial(1 / size, coefficients[1:]) / size)
 
 
 def _weights(power: int, count: int, *, by_cosine: bool) -> tuple[Any, Any]:
@@ -67,7 +60,7 @@ def _integral(x: Any, by_cosine: bool, power: int = 1) -> Any:
     if not by_cosine or power not in _ZEROS:
         return total
     d = beyond(lax.abs(x), *_ZEROS[power])
-    return jnp.where(lax.abs(d) < 0.5, d * _series(_risen(power, 12 if x.dtype.itemsize < 8 else 22), d), total)
+    return jnp.where(lax.abs(d) < 0.5, d * polynomial(d, _risen(power, 12 if x.dtype.itemsize < 8 else 22)), total)
 
 
 @functools.cache
@@ -102,7 +95,7 @@ def _rising(x: Any) -> Any:
     coefficients = [0.5]
     for k in range(1, _terms(x) // 2 + 3):
         coefficients.append(coefficients[-1] * (2 * k + 1) / (2 * k - 1) / (4 * k * (k + 1)))
-    return _series(coefficients, x * x)
+    return polynomial(x * x, coefficients)
 
 
 def i1(x: Any) -> Any:

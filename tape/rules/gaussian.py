@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import functools
 from math import pi, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tape.rules.slopes import bounded, parted
+from tape.rules.slopes import bounded, parted, polynomial
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-_ERFCX = (
-    *(-0.6513268598908547, 0.6419697923564902, 0.019476473204185836, -0.009561514786808632),
-    *(-0.0009465953444820369, 0.00036683949785276145, 4.252332480690777e-05, -2.0278578112534242e-05),
-    *(-1.6242900046470256e-06, 1.3036558355805232e-06, 1.5626441722066142e-08, -8.523809591492654e-08),
-    *(6.5290544390988515e-09, 5.059343495551469e-09, -9.91364156493033e-10, -2.2736512229318357e-10),
-    *(9.646791102015528e-11, 2.394038083038881e-12, -6.886027526496772e-12, 8.94487927308485e-13),
-    *(3.130921399286456e-13, -1.1270822358703124e-13, 3.8109048679522714e-16, 7.10609747757342e-15),
-    *(-1.5230273230386746e-15, -9.457658425771247e-17, 1.2102032928879454e-16, -2.813870756413238e-17),
+_ERFCX = (  # Chebyshev's coefficients
+    *(0.5770337386164697, 0.3554369212704985, 0.06509515882878653, 0.003671142395836639),
+    *(-0.0011128447433526325, -0.0001607582991537808, 3.278031574173137e-05, 5.442441645505016e-06),
+    *(-1.5154665553171482e-06, -1.4297608181169865e-07, 8.234608827419493e-08, -1.2962846852306563e-09),
+    *(-4.154721631015199e-09, 6.347058278362811e-10, 1.4320822712256225e-10, -6.160390105204585e-11),
+    *(2.0612138554721698e-12, 3.5714931488477042e-12, -8.586422843251796e-13, -6.14560021379063e-14),
+    *(7.418725748596617e-14, -1.2895042755032325e-14, -2.358726385710632e-15, 1.5729349381685912e-15),
+    *(-2.2782966239546465e-16, -6.31233045075643e-17, 3.5916763531814925e-17, -5.049809149847729e-18),
+    *(-1.5324541113154899e-18, 8.90334528899061e-19, -1.4031007385132944e-19, -3.4463924237339475e-20),
 )
 
 
@@ -33,8 +31,8 @@ def gauss(x: Any, sign: float = -1.0) -> Any:
     info = np.finfo(x.dtype)
     x = bounded(x, sqrt(2 * info.maxexp / abs(sign)))  # beyond, it is zero (infinite)
     head = lax.stop_gradient(lax.reduce_precision(x, info.nexp, (info.nmant - 1) // 2))
-    rest = 1 + lax.expm1(sign * ((x - head) * (x + head)))  # not exp: XLA would add the exponents
-    return lax.exp(sign * (head * head)) * rest
+    power = lax.exp(sign * (head * head))
+    return power + power * lax.expm1(sign * ((x - head) * (x + head)))  # not exp: XLA would add the exponents
 
 
 @gauss.defjvp
@@ -44,38 +42,49 @@ def _(sign: float, primals: Any, tangents: Any) -> Any:
 
 
 def erfcx(x: Any) -> Any:
-    """``exp(x^2) erfc(x)`` for ``x >= 0``, by Chebyshev's series of the logarithm of it times ``1 + x / 2``."""
-    t = 2 / (2 + x)
-    coefficients = _ERFCX[: 13 if x.dtype.itemsize < 8 else None]
-    return t * lax.exp(_chebyshev(coefficients, 2 * t - 1))
+    """``exp(x^2) erfc(x)`` for ``x >= 0``: ``1 / (1 + x / 2)`` times a polynomial of ``(2 - x) / (2 + x)``."""
+    x = bounded(x)
+    coefficients = np.polynomial.chebyshev.cheb2poly(_ERFCX[: 16 if x.dtype.itemsize < 8 else None])
+    return 2 / (2 + x) * polynomial((2 - x) / (2 + x), coefficients.tolist())
 
 
-def _chebyshev(coefficients: Sequence[float], x: Any) -> Any:
-    """Sum Chebyshev's series by Clenshaw's recurrence."""
-    one = two = lax.full_like(x, 0)
-    for c in reversed(coefficients[1:]):
-        one, two = 2 * x * one - two + c, one
-    return x * one - two + coefficients[0]
-
-
+@jax.custom_jvp
 def erf_inv(out: Any, x: Any) -> Any:
     """``sqrt(pi) / 2 exp(out^2)``."""
-    return sqrt(pi) / 2 * _inverse(out, 1 - lax.abs(x))
+    return sqrt(pi) / 2 * _inverse(out, 1 - lax.abs(x))[1]
 
 
-def _inverse(out: Any, rest: Any) -> Any:
-    """``exp(out^2)`` where ``erfc(|out|) = rest``: it is ``erfcx(|out|) / rest``; ``out`` is mended by a step of Newton's."""
+@erf_inv.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    out, x = primals
+    mended, grown = _inverse(out, 1 - lax.abs(x))
+    return erf_inv(out, x), tangents[1] * (0.5 * pi * mended * grown * grown)
+
+
+def _inverse(out: Any, rest: Any) -> tuple[Any, Any]:
+    """``out`` where ``erfc(|out|) = rest``, mended by a step of Newton's, and ``exp(out^2)``: it is ``erfcx(|out|) / rest``."""
     far = (rest > 0) & (rest < 0.5)
-    rest = jnp.where(far, rest, 1)
-    missing = 0.5 * sqrt(pi) * (erfcx(lax.abs(out)) - rest * gauss(out, 1.0))
-    out = out + lax.stop_gradient(jnp.where(far, lax.sign(out) * missing, 0))
-    grown = gauss(out, 1.0)
-    return grown * lax.stop_gradient(jnp.where(far, erfcx(lax.abs(out)) / (rest * grown), 1))
+    size, rest = lax.abs(out), jnp.where(far, rest, 1)
+    scaled, grown = erfcx(size), gauss(out, 1.0)
+    missing = 0.5 * sqrt(pi) * (scaled - rest * grown)
+    scaled = scaled + missing * (2 * size * scaled - 2 / sqrt(pi))  # erfcx there
+    return out + jnp.where(far, lax.sign(out) * missing, 0), jnp.where(far, scaled / rest, grown)
 
 
+@jax.custom_jvp
 def ndtri(p: Any) -> Any:
     """Derivative of the normal distribution's quantile: one over the density there."""
-    return sqrt(2 * pi) * _inverse(sqrt(0.5) * jax.scipy.special.ndtri(p), 2 * lax.min(p, 1 - p))
+    return sqrt(2 * pi) * _quantile(p)[1]
+
+
+def _quantile(p: Any) -> tuple[Any, Any]:
+    return _inverse(sqrt(0.5) * jax.scipy.special.ndtri(p), 2 * lax.min(p, 1 - p))
+
+
+@ndtri.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    out, grown = _quantile(primals[0])
+    return ndtri(primals[0]), tangents[0] * (2 * sqrt(2) * pi * out * grown * grown)
 
 
 def density(x: Any) -> Any:
@@ -108,9 +117,7 @@ def gelu(x: Any) -> Any:
     zero, rest = _GELU_ZERO[x.dtype.itemsize]
     d = x - zero
     near = lax.abs(d) < 0.2
-    series = lax.full_like(x, 0)
-    for c in reversed(_GELU_SERIES[: 8 if x.dtype.itemsize < 8 else None]):
-        series = series * d + c
+    series = polynomial(d, _GELU_SERIES[: 8 if x.dtype.itemsize < 8 else None])
     return jnp.where(near, d * series - rest * _GELU_SERIES[0], 0.5 * lax.erfc(-sqrt(0.5) * x) + bounded(x) * density(x))
 
 

@@ -41,6 +41,15 @@ atanh.defjvps(lambda t, out, z: 2 * t * ((z * out) * out))
 
 
 @jax.custom_jvp
+def sqrt(z: Any) -> Any:
+    """Derivative of the square root."""
+    return 0.5 / lax.sqrt(z)
+
+
+sqrt.defjvps(lambda t, slope, z: t * (-0.25 / (lax.sqrt(z) * z)))
+
+
+@jax.custom_jvp
 def rsqrt(z: Any) -> Any:
     """Derivative of ``z^(-1/2)``; by the root, for XLA's of one over it is off by several units."""
     return -0.5 / (lax.sqrt(z) * z)

@@ -43,17 +43,14 @@ def scale(*xs: Any, axis: Sequence[int] | None = None) -> Any:
     )
 
 
-def _beyond_square(d: Any, u: Any) -> Any:
-    """``(u + d)^2 - u^2``."""
-    return d * (2 * u) + d * d
-
-
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
 def squares(x: Any, y: Any, sign: float = 1.0) -> Any:
-    """``x^2 + sign y^2``, rounded once: squares of halves are exact (Dekker), and what their sum is rounded by is known (Knuth)."""
+    """``x^2 + sign y^2``, rounded once: products of halves are exact (Dekker), and what their sums are rounded by is known (Knuth)."""
     u, v = half(x), half(y)
+    d, e = x - u, y - v
     total, rest = difference(u * u, -sign * (v * v))
-    return total + (rest + (_beyond_square(x - u, u) + sign * _beyond_square(y - v, v)))
+    total, more = difference(total, -2 * (d * u + sign * (e * v)))
+    return total + (rest + more + (d * d + sign * (e * e)))
 
 
 @squares.defjvp
@@ -147,11 +144,9 @@ def _scaled(x: Any, y: Any) -> tuple[Any, Any, Any]:
 
 @direction.defjvp
 def _(primals: Any, tangents: Any) -> Any:
-    x, y = primals
-    u, v, r = _scaled(x, y)
-    inverse = lax.rsqrt(squares(u, v))
-    out, other = direction(x, y), direction(y, x)
-    return out, ((tangents[0] * other - tangents[1] * out) * other) * inverse * r
+    u, v, r = _scaled(*primals)
+    square = squares(u, v)
+    return direction(*primals), (tangents[0] * v - tangents[1] * u) * ((v * r) / (square * lax.sqrt(square)))
 
 
 def asinh(x: Any) -> Any:
@@ -240,7 +235,7 @@ def log_quotient(x: Any, y: Any, more: int) -> Any:
     d = ((short * head - y) + short * (x - head)) + rest * x
     near = lax.abs(d) < 0.25 * y
     s = jnp.where(near, d, 0) / (2 * y + jnp.where(near, d, 0))
-    series = _series(lax.square(s), [2 / (2 * k + 1) for k in range(6 if x.dtype.itemsize < 8 else 11)])  # of the inverse of tanh
+    series = polynomial(lax.square(s), [2 / (2 * k + 1) for k in range(6 if x.dtype.itemsize < 8 else 11)])  # of the inverse of tanh
     return jnp.where(near, s * series, lax.log(x / y) + more)
 
 
@@ -262,7 +257,8 @@ def exp2(x: Any) -> Any:
 exp2.defjvps(lambda t, out, x: t * (log(2.0) * out))
 
 
-def _series(x: Any, coefficients: Sequence[float]) -> Any:
+def polynomial(x: Any, coefficients: Sequence[float]) -> Any:
+    """Sum of coefficients times powers of x, from the zeroth on, by Horner's rule."""
     total = lax.full_like(x, 0)
     for c in reversed(coefficients):
         total = total * x + c
@@ -298,7 +294,7 @@ def sinc(x: Any) -> Any:
         return (cosine - sine / (pi * x)) / x
 
     x = bounded(x)
-    return parted(x, lax.abs(x) < 0.5, lambda x: (pi * pi * x) * _series(lax.square(pi * x), _SINC), far)
+    return parted(x, lax.abs(x) < 0.5, lambda x: (pi * pi * x) * polynomial(lax.square(pi * x), _SINC), far)
 
 
 def spence(x: Any) -> Any:
@@ -324,7 +320,7 @@ def _sinc_curvature(x: Any) -> Any:
     def near(x: Any) -> Any:
         zero, rest = _SINC_ZERO
         size = jnp.where(lax.real(x) < 0, -x, x) if jnp.iscomplexobj(x) else lax.abs(x)
-        return pi**4 * beyond(size, zero, rest) * (size + zero) * _series(lax.square(pi * x), _SINC_CURVATURE)
+        return pi**4 * beyond(size, zero, rest) * (size + zero) * polynomial(lax.square(pi * x), _SINC_CURVATURE)
 
     x = bounded(x)
     return parted(x, lax.abs(x) < 0.8, near, far)

@@ -66,7 +66,7 @@ function("log1p", lambda out, x: _over(lax.full_like(x, 1), 1 + x), (-0.7, 2.0),
 function("logistic", lambda out, x: out * (1 - out), LINE, "s' = s (1 - s)", plane=plane.logistic)
 
 # Roots
-function("sqrt", lambda out, x: slopes.sqrt(out), _POSITIVE, "sqrt'(x) = 1 / (2 sqrt(x))", again=lax.sqrt, kinks=(0.0,))
+function("sqrt", lambda out, x: slopes.sqrt(out), _POSITIVE, "sqrt'(x) = 1 / (2 sqrt(x))", plane=plane.sqrt, again=lax.sqrt, kinks=(0.0,))
 function("rsqrt", slopes.rsqrt, _POSITIVE, "(x^(-1/2))' = -x^(-1/2) / (2 x)", plane=plane.rsqrt, kinks=(0.0,))
 function(
     "cbrt",
