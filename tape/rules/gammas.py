@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tape.rules.slopes import LOG2_HEAD, LOG2_REST, difference, half
+from tape.rules.slopes import LOG2_HEAD, LOG2_REST, difference, half, polynomial
 
 _STEPS = 8  # of the recurrence, to arguments at which the asymptotic series serves
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510, 43867 / 798, -174611 / 330, 854513 / 138)
@@ -109,17 +109,23 @@ def polygamma(m: Any, x: Any) -> Any:
     return sign * lax.stop_gradient(factorial) * lax.zeta(m + 1, x)
 
 
+_OVER_GAMMA = (  # Taylor's coefficients of ``1 / Gamma(1 + s)``
+    *(1.0, 0.5772156649015329, -0.6558780715202539, -0.04200263503409524),
+    *(0.16653861138229148, -0.04219773455554433, -0.009621971527876973, 0.0072189432466631),
+    *(-0.0011651675918590652, -0.00021524167411495098, 0.0001280502823881162, -2.013485478078824e-05),
+    *(-1.2504934821426706e-06, 1.133027231981696e-06, -2.056338416977607e-07, 6.116095104481416e-09),
+    *(5.002007644469223e-09, -1.18127457048702e-09, 1.0434267116911005e-10, 7.782263439905071e-12),
+    *(-3.696805618642206e-12, 5.100370287454476e-13, -2.0583260535665066e-14, -5.348122539423018e-15),
+)
+
+
 def _gamma(a: Any) -> Any:
-    """Gamma function from 0 to 10, by Stirling's series at a + 8: XLA's logarithm of it is off by several units."""
-    places = 2.0 ** (np.finfo(a.dtype).nmant - 8)
-    head = lax.round(a * places) * (1 / places)  # the sum with it is exact, and the rest a small change
-    z, product, tail = head + _STEPS, a, lax.full_like(a, 0)
-    for k in range(1, _STEPS):
-        product = product * (a + k)
-    for k in range(len(_BERNOULLI), 0, -1):
-        tail = tail / lax.square(z) + _BERNOULLI[k - 1] / (2 * k * (2 * k - 1))
-    rest = tail / z + (a - head) * (lax.log(z) - 0.5 / z)
-    return lax.pow(z, z - 0.5) * lax.exp(-z) * ((2 * pi) ** 0.5 * lax.exp(rest)) / product
+    """Gamma function from 0 to 10, by recurrence from within 1/2 of 1: XLA's logarithm of it is off by several units."""
+    whole = lax.round(a, lax.RoundingMethod.TO_NEAREST_EVEN)
+    product = jnp.where(whole == 0, 1 / a, 1)
+    for k in range(1, 10):
+        product = product * jnp.where(whole > k, a - k, 1)
+    return product / polynomial(a - whole, _OVER_GAMMA[: 15 if a.dtype.itemsize < 8 else None])
 
 
 def _log_times(y: Any, x: Any) -> tuple[Any, Any]:

@@ -45,7 +45,7 @@ def erfcx(x: Any) -> Any:
     """``exp(x^2) erfc(x)`` for ``x >= 0``: ``1 / (1 + x / 2)`` times a polynomial of ``(2 - x) / (2 + x)``."""
     x = bounded(x)
     coefficients = np.polynomial.chebyshev.cheb2poly(_ERFCX[: 16 if x.dtype.itemsize < 8 else None])
-    return 2 / (2 + x) * polynomial((2 - x) / (2 + x), coefficients.tolist())
+    return 2 * polynomial((2 - x) / (2 + x), coefficients.tolist()) / (2 + x)
 
 
 @jax.custom_jvp
