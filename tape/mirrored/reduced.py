@@ -143,20 +143,32 @@ def _from_heaviest(p: jax.Array, t: jax.Array, axes: tuple[int, ...]) -> jax.Arr
 
 
 def _log_softmax(x: jax.Array, t: jax.Array, axes: tuple[int, ...]) -> jax.Array:
-    p = _ruled(jax.nn.softmax, _softmax, axes, (("axis", axes),))(x)
+    p = _shares(x, axes)
     d = _from_heaviest(p, t, axes)
     return d - jnp.sum(p * d, axes, keepdims=True)
 
 
 def _softmax(x: jax.Array, t: jax.Array, axes: tuple[int, ...]) -> Any:
-    p = _ruled(jax.nn.softmax, _softmax, axes, (("axis", axes),))(x)
+    return _shifted(_ruled(jax.nn.softmax, _softmax, axes, (("axis", axes),))(x), x, t, axes)
+
+
+def _shares(x: jax.Array, axes: tuple[int, ...]) -> Any:
+    """Softmax that is no result, but a derivative: of differences that are not rounded."""
+    return _ruled(weights.softmax, _shares_shifted, axes, (("axes", axes),))(x)
+
+
+def _shares_shifted(x: jax.Array, t: jax.Array, axes: tuple[int, ...]) -> Any:
+    return _shifted(_shares(x, axes), x, t, axes)
+
+
+def _shifted(p: Any, x: Any, t: Any, axes: tuple[int, ...]) -> Any:
     d = _from_heaviest(p, t, axes)
     along = weights.over_square(p, x, axes) * d  # one's own part is apart, for second derivatives
     return weights.spread(p, x, axes) * d - weights.unscaled(p, x) * (jnp.sum(along, axes, keepdims=True) - along)
 
 
 def _logsumexp(x: jax.Array, t: jax.Array, axes: tuple[int, ...]) -> jax.Array:
-    return jnp.sum(_ruled(jax.nn.softmax, _softmax, axes, (("axis", axes),))(x) * t, axes, keepdims=True)
+    return jnp.sum(_shares(x, axes) * t, axes, keepdims=True)
 
 
 @functools.cache

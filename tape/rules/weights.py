@@ -34,6 +34,13 @@ def _exp(x: Any, rest: Any) -> tuple[Any, Any]:
     return total * power, missing * power
 
 
+def softmax(x: Any, axes: tuple[int, ...]) -> Any:
+    """Softmax along axes, with what the differences from the largest were rounded by: the exponential multiplies it."""
+    top = jnp.max(x, axes, keepdims=True)
+    weight = lax.exp(x - top) * (1 + difference(x, top)[1])
+    return weight / jnp.sum(weight, axes, keepdims=True)
+
+
 def _balance(x: Any, axes: tuple[int, ...]) -> Any:
     """``1 - 2 p`` of the softmax p along axes: the weights are added as multiples of one unit, not rounded, and then what is left."""
     weights, missing = _exp(*difference(x, jnp.max(x, axes, keepdims=True)))
