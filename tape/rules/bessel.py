@@ -23,7 +23,7 @@ def _terms(x: Any) -> int:
 
 def _far(x: Any) -> Any:
     """Tell where the series in 1 / x is as good as the dtype."""
-    return lax.abs(x) > (10 if x.dtype.itemsize < 8 else 25)
+    return lax.abs(x) > (16 if x.dtype.itemsize < 8 else 25)
 
 
 def _hankel(order: int, count: int) -> list[float]:
@@ -55,7 +55,7 @@ def _integral(x: Any, by_cosine: bool, power: int = 1) -> Any:
 
     In as many steps as make the error a digit beyond the last where the series takes over; near its zero, by what it is more than there.
     """
-    w, weights = _weights(power, 13 if x.dtype.itemsize < 8 else 27, by_cosine=by_cosine)
+    w, weights = _weights(power, 17 if x.dtype.itemsize < 8 else 27, by_cosine=by_cosine)
     total = jnp.sum(jnp.asarray(weights, x.dtype) * lax.exp(-lax.abs(x)[..., None] * jnp.asarray(w, x.dtype)), -1)
     if not by_cosine or power not in _ZEROS:
         return total

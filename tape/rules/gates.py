@@ -112,21 +112,28 @@ def of_binary_difference(x: Any, y: Any) -> Any:
     return jnp.where(d < 0, t, 1) / (1 + t)
 
 
+def _decay(size: Any) -> tuple[Any, Any, Any]:
+    """``exp(-size)``, as 0 where it is small; and in two factors, for it underflows before its product with a larger number does."""
+    far = lax.real(size) > 64 if jnp.iscomplexobj(size) else size > 64
+    power = lax.exp(jnp.where(far, 64 - size, -size))
+    return jnp.where(far, 0, power), power, jnp.where(far, exp(-64.0), 1)
+
+
 @jax.custom_jvp
 def silu(x: Any) -> Any:
     """Derivative of ``x s(x)``: ``s(x) s(-x) (1 + x + exp(x))``, for near its zero ``1 + x`` is exact, and the power a fourth of 1."""
     x = bounded(x, _SATURATED)
     left = lax.real(x) < 0 if jnp.iscomplexobj(x) else x < 0
-    t = lax.exp(jnp.where(left, x, -x))
-    return lax.square(1 / (1 + t)) * jnp.where(left, t * ((1 + x) + t), 1 + t * (1 + x))
+    t, power, last = _decay(jnp.where(left, -x, x))
+    return lax.square(1 / (1 + t)) * jnp.where(left, (power * ((1 + x) + t)) * last, 1 + t * (1 + x))
 
 
 def _silu_curvature(t: Any, _: Any, x: Any) -> Any:
     """``s(x) s(-x) (2 - x tanh(x / 2))``, of which ``2 - |x|`` is exact near the zero."""
     x = bounded(x, _SATURATED)
     size = jnp.where(lax.real(x) < 0, -x, x) if jnp.iscomplexobj(x) else lax.abs(x)
-    e = lax.exp(-size)
-    return t * (e * ((2 - size) + e * (2 + size)) / lax.integer_pow(1 + e, 3))
+    e, power, last = _decay(size)
+    return t * ((power * ((2 - size) + e * (2 + size)) / lax.integer_pow(1 + e, 3)) * last)
 
 
 silu.defjvps(_silu_curvature)
@@ -142,8 +149,8 @@ def _gelu_bounded(x: Any) -> Any:
     return lax.clamp(-bound, x, bound)
 
 
-def _gelu_parts(x: Any) -> tuple[Any, Any]:
-    """``exp(-|w|)`` and ``w'`` of ``w = 2 c (x + 0.044715 x^3)``: the exponential multiplies what w was rounded by.
+def _gelu_parts(x: Any) -> tuple[tuple[Any, Any, Any], Any]:
+    """The decay ``exp(-|w|)`` and ``w'`` of ``w = 2 c (x + 0.044715 x^3)``: the exponential multiplies what w was rounded by.
 
     So w is an exact product, of numbers of as many digits as it allows, and a small rest.
     """
@@ -160,8 +167,9 @@ def _gelu_parts(x: Any) -> tuple[Any, Any]:
     top = rounded(v, (7, 19))
     large, small = head * top, head * (v - top) + (x - head) * v + x * missing
     w = large + small
-    e = lax.exp(-lax.abs(w))
-    return e - e * (lax.sign(w) * ((large - w) + small)), _LINEAR + 3 * _CUBIC * lax.square(x)
+    lost = lax.sign(w) * ((large - w) + small)
+    e, power, last = _decay(lax.abs(w))
+    return (e - e * lost, power - power * lost, last), _LINEAR + 3 * _CUBIC * lax.square(x)
 
 
 # Where the derivatives of gelu by tanh are zero (the second at both signs), in two parts.
@@ -175,12 +183,12 @@ def gelu(x: Any) -> Any:
     It is ``s(w) s(-w) (1 + x w' + exp(w))``; from the last factor its value at a zero is taken, term by term, in differences of one sign.
     """
     x = _gelu_bounded(x)
-    e, first = _gelu_parts(x)
+    (e, power, last), first = _gelu_parts(x)
     upper = 1 / (1 + e)
     zero, rest = _GELU_ZEROS[0]
     d, squares = beyond(x, zero, rest), lax.square(x) + zero * (x + zero)
     factor = d * (_LINEAR + 3 * _CUBIC * squares) + _gelu_change(d * (_LINEAR + _CUBIC * squares), e, zero)
-    return jnp.where(x < 0, lax.square(upper) * e * factor, upper * (1 + (x * first) * (e * upper)))
+    return jnp.where(x < 0, (lax.square(upper) * power * factor) * last, upper * (1 + (x * first) * (e * upper)))
 
 
 def _gelu_change(change: Any, e: Any, zero: float) -> Any:
@@ -198,7 +206,7 @@ def _gelu_power(x: float) -> float:
 def _gelu_curvature(t: Any, _: Any, x: Any) -> Any:
     """``s(w) s(-w) (2 w' + x w'' - x w'^2 tanh(w / 2))``, with the last factor as in the first derivative."""
     x = lax.abs(_gelu_bounded(x))
-    e, _ = _gelu_parts(x)
+    (e, decay, last), first = _gelu_parts(x)
     zero, rest = _GELU_ZEROS[1]
     d, squares, power = beyond(x, zero, rest), lax.square(x) + zero * (x + zero), _gelu_power(-zero)
     fourth = lax.square(x) * squares + zero**3 * (x + zero)
@@ -206,8 +214,9 @@ def _gelu_curvature(t: Any, _: Any, x: Any) -> Any:
     steep = _LINEAR**2 + _CUBIC * (6 * _LINEAR * squares + 9 * _CUBIC * fourth)
     level = 2 * _LINEAR + 12 * _CUBIC * zero**2 + zero * (_LINEAR + 3 * _CUBIC * zero**2) ** 2
     change = power * lax.expm1(-d * (_LINEAR + _CUBIC * squares))
-    factor = d * (convex * (1 + e) - steep * (1 - e)) + level * change
-    return t * (e * factor / lax.integer_pow(1 + e, 3))
+    beside = d * (convex * (1 + e) - steep * (1 - e)) + level * change
+    factor = jnp.where(x < 0.5, (1 + e) * (2 * first + 6 * _CUBIC * lax.square(x)) - x * lax.square(first) * (1 - e), beside)
+    return t * ((decay * factor / lax.integer_pow(1 + e, 3)) * last)
 
 
 gelu.defjvps(_gelu_curvature)
@@ -221,8 +230,8 @@ def mish(x: Any) -> Any:
     """Derivative of ``x tanh(log(1 + exp(x)))``, a quotient of polynomials in ``exp(x)``, or in ``exp(-x)`` right of zero."""
 
     def left(x: Any) -> Any:
-        e = lax.exp(x)
-        return e * (x + 1 + e * (x + 1.5 + e * (1 + 0.25 * e))) / lax.square(1 + e * (1 + 0.5 * e))
+        e, power, last = _decay(-x)
+        return (power * (x + 1 + e * (x + 1.5 + e * (1 + 0.25 * e))) / lax.square(1 + e * (1 + 0.5 * e))) * last
 
     def right(x: Any) -> Any:
         r = lax.exp(-x)
@@ -239,14 +248,15 @@ def _mish_curvature(t: Any, _: Any, x: Any) -> Any:
     """
 
     def left(x: Any) -> Any:
-        (zero, rest), e = _MISH_ZEROS[0], lax.exp(x)
+        zero, rest = _MISH_ZEROS[0]
+        e, power, last = _decay(-x)
         high = 2 - 2 * zero  # of the other factor, from the end where nothing cancels
         middle = 6 - 3 * zero + high * exp(zero)
         low = 8 + 2 * zero + middle * exp(zero)
         d = beyond(x, zero, rest)
         b = 2 + e * (2 - e * (3 + 2 * e))
         top = (exp(zero) * lax.expm1(d)) * (low + e * (middle + e * high)) + d * b
-        return 4 * e * top / lax.integer_pow(2 + e * (2 + e), 3)
+        return (4 * power * top / lax.integer_pow(2 + e * (2 + e), 3)) * last
 
     def right(x: Any) -> Any:
         (zero, rest), r = _MISH_ZEROS[1], lax.exp(-x)
@@ -258,7 +268,7 @@ def _mish_curvature(t: Any, _: Any, x: Any) -> Any:
         lost = jnp.where(lax.abs(d) < 0.35, lax.expm1(-d), exp(zero) * r - 1)
         top = -lost * (high + r * (middle + r * low)) + d * b
         base = 1 + 2 * r * (1 + r)
-        return 4 * top * lax.square(r / base) / base
+        return ((r / base) * (4 * top / base)) * (r / base)
 
     x = bounded(x, _SATURATED)
     return t * parted(x, x < 0, left, right, zero=-1.0)

@@ -41,6 +41,19 @@ def _(sign: float, primals: Any, tangents: Any) -> Any:
     return gauss(primals[0], sign), tangents[0] * ((2 * sign * bounded(primals[0], 1e3) * root) * root)
 
 
+@jax.custom_jvp
+def erf(x: Any) -> Any:
+    """``2 / sqrt(pi) exp(-x^2)``."""
+    root = gauss(x, -0.5)
+    return (2 / sqrt(pi) * root) * root
+
+
+@erf.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    root = gauss(primals[0], -0.5)  # of the result, which underflows before its product with x does
+    return erf(primals[0]), tangents[0] * ((-4 / sqrt(pi) * bounded(primals[0], 1e3) * root) * root)
+
+
 def erfcx(x: Any) -> Any:
     """``exp(x^2) erfc(x)`` for ``x >= 0``: ``1 / (1 + x / 2)`` times a polynomial of ``(2 - x) / (2 + x)``."""
     x = bounded(x)
@@ -116,9 +129,13 @@ def gelu(x: Any) -> Any:
     """Derivative of ``x Phi(x)`` with the normal distribution's integral Phi."""
     zero, rest = _GELU_ZERO[x.dtype.itemsize]
     d = x - zero
-    near = lax.abs(d) < 0.2
-    series = polynomial(d, _GELU_SERIES[: 8 if x.dtype.itemsize < 8 else None])
-    return jnp.where(near, d * series - rest * _GELU_SERIES[0], 0.5 * lax.erfc(-sqrt(0.5) * x) + bounded(x) * density(x))
+    near = lax.abs(d) < (0.4 if x.dtype.itemsize < 8 else 0.2)
+    series = polynomial(d, _GELU_SERIES[: 13 if x.dtype.itemsize < 8 else None])
+    left = jnp.clip(x, -100.0, -1.0)
+    root = gauss(left, -0.25)  # of the density, which underflows before its product with x does
+    tail = (root * (sqrt(0.5 / pi) * left + 0.5 * erfcx(-sqrt(0.5) * left))) * root
+    between = 0.5 * lax.erfc(-sqrt(0.5) * x) + bounded(x) * density(x)
+    return jnp.where(near, d * series - rest * _GELU_SERIES[0], jnp.where(x < -1, tail, between))
 
 
 def _gelu_curvature(t: Any, _: Any, x: Any) -> Any:

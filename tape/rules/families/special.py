@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from math import pi, sqrt
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from jax import lax
@@ -46,8 +45,8 @@ def _missing(primitive: str, argument: str) -> Callable[[], NoReturn]:
 
 
 # Error functions
-_function("erf", lambda out, x: 2 / sqrt(pi) * gaussian.gauss(x), LINE, "erf'(x) = 2 / sqrt(pi) exp(-x^2)")
-_function("erfc", lambda out, x: -2 / sqrt(pi) * gaussian.gauss(x), LINE, "erfc'(x) = -2 / sqrt(pi) exp(-x^2)")
+_function("erf", lambda out, x: gaussian.erf(x), LINE, "erf'(x) = 2 / sqrt(pi) exp(-x^2)")
+_function("erfc", lambda out, x: -gaussian.erf(x), LINE, "erfc'(x) = -2 / sqrt(pi) exp(-x^2)")
 _function(
     "erf_inv",
     gaussian.erf_inv,
