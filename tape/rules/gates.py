@@ -119,21 +119,36 @@ def _decay(size: Any) -> tuple[Any, Any, Any]:
     return jnp.where(far, 0, power), power, jnp.where(far, exp(-64.0), 1)
 
 
+def _change(change: Any, e: Any, power: float) -> Any:
+    """``e - power`` where that is ``power (exp(change) - 1)``: a series of little, for an expm1 would take most of the time."""
+    series = lax.full_like(change, 0)
+    for k in range(7 if np.finfo(change.dtype).bits < 64 else 13, 0, -1):
+        series = (series + 1) * (change * (1 / k))
+    return jnp.where(lax.abs(change) < 0.35, power * series, e - power)
+
+
+# Where the first and the second derivative of silu are zero, in two parts.
+_SILU_ZEROS = ((-1.2784645427610737, -1.0946994183093437e-16), (2.3993572805154675, 1.8464872855353363e-16))
+
+
 @jax.custom_jvp
 def silu(x: Any) -> Any:
-    """Derivative of ``x s(x)``: ``s(x) s(-x) (1 + x + exp(x))``, for near its zero ``1 + x`` is exact, and the power a fourth of 1."""
+    """Derivative of ``x s(x)``: ``s(x) s(-x) (1 + x + exp(x))``, the last factor by what x and the power are beyond its zero."""
     x = bounded(x, _SATURATED)
     left = lax.real(x) < 0 if jnp.iscomplexobj(x) else x < 0
     t, power, last = _decay(jnp.where(left, -x, x))
-    return lax.square(1 / (1 + t)) * jnp.where(left, (power * ((1 + x) + t)) * last, 1 + t * (1 + x))
+    d = beyond(x, *_SILU_ZEROS[0])
+    return lax.square(1 / (1 + t)) * jnp.where(left, (power * (d + _change(d, t, exp(_SILU_ZEROS[0][0])))) * last, 1 + t * (1 + x))
 
 
 def _silu_curvature(t: Any, _: Any, x: Any) -> Any:
-    """``s(x) s(-x) (2 - x tanh(x / 2))``, of which ``2 - |x|`` is exact near the zero."""
+    """``s(x) s(-x) (2 - x tanh(x / 2))``, with the last factor as in the first derivative."""
     x = bounded(x, _SATURATED)
     size = jnp.where(lax.real(x) < 0, -x, x) if jnp.iscomplexobj(x) else lax.abs(x)
     e, power, last = _decay(size)
-    return t * ((power * ((2 - size) + e * (2 + size)) / lax.integer_pow(1 + e, 3)) * last)
+    d, level = beyond(size, *_SILU_ZEROS[1]), exp(-_SILU_ZEROS[1][0])
+    factor = _change(-d, e, level) * (2 + size) - (1 - level) * d
+    return t * ((power * factor / lax.integer_pow(1 + e, 3)) * last)
 
 
 silu.defjvps(_silu_curvature)
@@ -187,16 +202,8 @@ def gelu(x: Any) -> Any:
     upper = 1 / (1 + e)
     zero, rest = _GELU_ZEROS[0]
     d, squares = beyond(x, zero, rest), lax.square(x) + zero * (x + zero)
-    factor = d * (_LINEAR + 3 * _CUBIC * squares) + _gelu_change(d * (_LINEAR + _CUBIC * squares), e, zero)
+    factor = d * (_LINEAR + 3 * _CUBIC * squares) + _change(d * (_LINEAR + _CUBIC * squares), e, _gelu_power(zero))
     return jnp.where(x < 0, (lax.square(upper) * power * factor) * last, upper * (1 + (x * first) * (e * upper)))
-
-
-def _gelu_change(change: Any, e: Any, zero: float) -> Any:
-    """``exp(w) - exp(w(z))`` by what w changes: a series near z, in place of the expm1 that would take most of the time."""
-    power, series = _gelu_power(zero), lax.full_like(change, 0)
-    for k in range(7 if change.dtype.itemsize < 8 else 13, 0, -1):
-        series = (series + 1) * (change * (1 / k))
-    return jnp.where(lax.abs(change) < 0.35, power * series, e - power)
 
 
 def _gelu_power(x: float) -> float:
@@ -221,8 +228,12 @@ def _gelu_curvature(t: Any, _: Any, x: Any) -> Any:
 
 gelu.defjvps(_gelu_curvature)
 
-# Where the second derivative of mish is zero, left and right, in two parts.
-_MISH_ZEROS = ((-2.256376396360793, -1.0703174875019247e-16), (1.4905711794854284, 7.126036715834263e-17))
+# Where the first derivative of mish is zero, and the second left and right, in two parts.
+_MISH_ZERO, *_MISH_ZEROS = (
+    (-1.1924312145154952, -4.8484829848031044e-17),
+    (-2.256376396360793, -1.0703174875019247e-16),
+    (1.4905711794854284, 7.126036715834263e-17),
+)
 
 
 @jax.custom_jvp
@@ -231,7 +242,10 @@ def mish(x: Any) -> Any:
 
     def left(x: Any) -> Any:
         e, power, last = _decay(-x)
-        return (power * (x + 1 + e * (x + 1.5 + e * (1 + 0.25 * e))) / lax.square(1 + e * (1 + 0.5 * e))) * last
+        d, level = beyond(x, *_MISH_ZERO), exp(_MISH_ZERO[0])
+        slope = (x + 1.5) + (e + level) + 0.25 * (e * e + level * (e + level))
+        factor = (1 + level) * d + _change(d, e, level) * slope  # x + 1 + e (x + 1.5) + e^2 + e^3 / 4
+        return (power * factor / lax.square(1 + e * (1 + 0.5 * e))) * last
 
     def right(x: Any) -> Any:
         r = lax.exp(-x)

@@ -20,7 +20,7 @@ PARTS += [("complex64", PLANE[i : i + PART]) for i in range(0, len(PLANE), PART)
 @pytest.mark.parametrize(("dtype", "cases"), PARTS, ids=[f"{dtype} {cases[0].name}" for dtype, cases in PARTS])
 def test_derivatives_are_right_to_their_limits(dtype, cases):
     grids = [accuracy.grid(case, dtype)[::3] for case in cases]
-    found = jax.jit(lambda grids: [accuracy.derivatives(case)(x) for case, x in zip(cases, grids, strict=True)])(grids)
+    found = _together([accuracy.derivatives(case) for case in cases], grids)
     wrong = []
     for case, numbers, both in zip(cases, grids, found, strict=True):
         for order, values, limit in zip(accuracy.ORDERS, both, case.limits, strict=True):
@@ -28,6 +28,26 @@ def test_derivatives_are_right_to_their_limits(dtype, cases):
             if not error <= limit:
                 wrong.append(f"{case.label}, order {order}: {error:.3g} units at {at!r}, not {limit:g}")
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(("dtype", "cases"), PARTS, ids=[f"{dtype} {cases[0].name}" for dtype, cases in PARTS])
+def test_none_is_less_accurate_than_jax(dtype, cases):
+    grids = [accuracy.grid(case, dtype)[::3] for case in cases]
+    own = _together([accuracy.derivatives(case) for case in cases], grids)
+    native = _together([accuracy.native(case) for case in cases], grids)
+    for case, numbers, ours, theirs in zip(cases, grids, own, native, strict=True):
+        if any(_seems_less(case, *found, numbers) for found in zip(accuracy.ORDERS, ours, theirs, strict=True)):
+            rows = accuracy.measure(case, dtype)  # at more places
+            assert not any(accuracy.less_accurate(row.ours, row.theirs) for row in rows), rows
+
+
+def _seems_less(case, order, ours, theirs, numbers):
+    errors = [accuracy.worst(case, order, numbers, values)[0] for values in (ours, theirs)]
+    return accuracy.less_accurate(*errors)
+
+
+def _together(functions, grids):
+    return jax.jit(lambda grids: [function(x) for function, x in zip(functions, grids, strict=True)])(grids)
 
 
 # Whose formulas have constants in two parts, or series, that another precision needs more of.
@@ -46,7 +66,7 @@ def test_derivatives_of_other_precisions(dtype, labels):
     assert len(cases) == len(labels)
     with jax.enable_x64(dtype == "float64"):
         grids = [accuracy.grid(case, dtype)[::3] for case in cases]
-        found = jax.jit(lambda grids: [accuracy.derivatives(case)(x) for case, x in zip(cases, grids, strict=True)])(grids)
+        found = _together([accuracy.derivatives(case) for case in cases], grids)
         errors = {
             (case.label, order): accuracy.worst(case, order, numbers, values)
             for case, numbers, both in zip(cases, grids, found, strict=True)
