@@ -32,7 +32,8 @@ def gauss(x: Any, sign: float = -1.0) -> Any:
     x = bounded(x, sqrt(2 * info.maxexp / abs(sign)))  # beyond, it is zero (infinite)
     head = lax.stop_gradient(lax.reduce_precision(x, info.nexp, (info.nmant - 1) // 2))
     power = lax.exp(sign * (head * head))
-    return power + power * lax.expm1(sign * ((x - head) * (x + head)))  # not exp: XLA would add the exponents
+    factor = jnp.minimum(power, float(info.max))  # of a zero, an infinity would make no number
+    return power + factor * lax.expm1(sign * ((x - head) * (x + head)))  # not exp: XLA would add the exponents
 
 
 @gauss.defjvp
