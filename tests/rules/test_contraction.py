@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -55,3 +57,37 @@ def test_results_of_another_dtype_under_strict_promotion(dtype):
         for mine, other, operand in zip(own, expected, args, strict=True):
             assert mine.dtype == operand.dtype
             np.testing.assert_array_equal(mine, other)
+
+
+DTYPES = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
+
+
+@pytest.mark.parametrize("left", DTYPES)
+def test_operands_and_results_of_any_dtypes_under_strict_promotion(left):
+    """Of products and powers, which take operands of two dtypes; whatever JAX takes, the tape does."""
+
+    def product(a, b, result):
+        return lax.dot_general(a, b, MATRICES, preferred_element_type=result)
+
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        for right in DTYPES:
+            x, y = ((jnp.arange(4.0).reshape(2, 2) + 1).astype(dtype) for dtype in (left, right))
+            results = DTYPES[4:] if jnp.iscomplexobj(x) or jnp.iscomplexobj(y) else DTYPES[2:]
+            ways = [functools.partial(product, result=result) for result in (None, *results)]
+            taken = [fun for fun in (*ways, lax.pow, lax.mul) if is_taken(fun, x, y)]
+            assert taken
+            for fun in taken:
+                out = fun(x, y)
+                own, expected = (vjp(lambda a, b, fun=fun: (fun(a, b),), (x, y), (jnp.ones_like(out),)) for vjp in (own_vjp, jax_vjp))
+                for mine, other in zip(own, expected, strict=True):
+                    assert mine.dtype == other.dtype
+                    np.testing.assert_allclose(mine, other, rtol=2e-2 if mine.dtype.itemsize < 4 else 1e-5)
+
+
+def is_taken(fun, *args):
+    """Whether JAX takes such operands."""
+    try:
+        jax.eval_shape(fun, *args)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -1,5 +1,6 @@
 """The operators of the facade: values and gradients as NumPy's, nested at will, in 64 bits, with the rules of users."""
 
+import importlib
 import subprocess
 import sys
 
@@ -226,3 +227,27 @@ def test_dicts_keep_their_order_in_the_function_in_its_gradient_and_in_primitive
 
 def test_a_function_that_is_differentiated_sees_boxes_with_values():
     assert grad(lambda x: x * x._value if isinstance(x, np.numpy_boxes.ArrayBox) else 0.0)(3.0) == 3.0
+
+
+NAMES = {
+    "": "grad value_and_grad elementwise_grad jacobian hessian hessian_vector_product hessian_tensor_product make_vjp make_jvp make_hvp "
+    "make_ggnvp tensor_jacobian_product vector_jacobian_product grad_named multigrad_dict checkpoint holomorphic_grad deriv",
+    ".extend": "primitive defvjp defjvp",
+    ".test_util": "check_grads",
+    ".misc": "flatten",
+    ".misc.optimizers": "sgd rmsprop adam",
+    ".builtins": "tuple list dict isinstance",
+    ".numpy": "array linalg fft random",
+    ".numpy.linalg": "det inv norm",
+    ".numpy.fft": "fft ifft",
+    ".numpy.random": "randn RandomState",
+    ".scipy": "special stats linalg integrate signal",
+    ".scipy.integrate": "odeint",
+    ".scipy.signal": "convolve",
+}
+
+
+@pytest.mark.parametrize("module", NAMES)
+def test_what_programs_import_of_hips_autograd_is_there(module):
+    found = importlib.import_module(f"interop.autograd{module}")
+    assert [name for name in NAMES[module].split() if not hasattr(found, name)] == []
