@@ -248,7 +248,7 @@ grows from 320 numbers to 640 (LSTM) and from 64 to 128, and the operations of a
 such difference (`silu`, `gelu`, `mish`, `i1e`, `entr`, `rel_entr`, `kl_div`), or terms in two parts (`gammaln`, `sinc`, `std`, `var`, `softmax`). What they take, beside
 the plain ones (CPU time of one thread, fastest of 15 to 150, in turns): digamma, of which gammaln has its gradient, 1.4 times as long as XLA's (float64: 1.6); the
 gradients of `std` and `var` alone 1.3 to 1.6 times; that of `softmax` alone 1.5 times, its second derivative 3 times, and a step of a block of a transformer 0.99 to
-1.02 times in four turns; that of `gelu` alone 1.4 times, and the step 1.000 to 1.006 times.
+1.02 times in four turns; that of `gelu` alone 1.4 times, and the step 1.000 to 1.006 times; those of `log_softmax` 1.3 times (CPU time, busy machine).
 
 Functions that are lifted (`interop.lift(jax.nn.softplus)`) have the derivatives that JAX gives where it gives its own (`jax.custom_jvp`).
 """

@@ -158,6 +158,7 @@ LIMITS: dict[str, tuple[tuple[float, float], str]] = {
     "scipy.special.expit": ((np.inf, np.inf), "the upper tail, by default: `accurate_logistic` keeps it"),
     "numpy.sinc": ((64.0, 64.0), "near its zeros, what sine and cosine are rounded by"),
     "scipy.special.gammainc(40, x)": ((8.0, np.inf), "where the density, which it is a multiple of, is no normal number itself"),
+    "numpy.power(1000, x)": ((8.0, 16.0), "in float16, what XLA's value is rounded by"),
     "numpy.power(0.125, x)": (
         (55.0, 57.0),
         "XLA's value, where the base is a constant of the program, is off by 33 itself, in float64 by 22; of an array it is right",

@@ -42,6 +42,8 @@ def _case(name: str, true: Callable[[Any], Any], grid: Sequence[complex], *known
     return Case(name, true, tuple(grid), known=((known[0], known[1]), known[2]) if known else None, **fields)
 
 
+_NEAR_A_POLE = (16.0, 16.0, "near a pole or a zero off the axes, what the exponential is rounded by")
+
 CASES: tuple[Case, ...] = (
     _case("numpy.exp", mp.exp, _MIDDLE),
     _case("numpy.exp2", lambda z: mp.mpf(2) ** z, _MIDDLE),
@@ -67,17 +69,18 @@ CASES: tuple[Case, ...] = (
     _case("numpy.sinc", lambda z: mp.sin(mp.pi * z) / (mp.pi * z), _polar(*_NEAR[2:], *_FAR)),
     _case("numpy.sinh", mp.sinh, _STRIP),
     _case("numpy.cosh", mp.cosh, _STRIP),
-    _case("numpy.tanh", mp.tanh, _STRIP),
+    _case("numpy.tanh", mp.tanh, _STRIP, *_NEAR_A_POLE),
     _case("numpy.arcsinh", mp.asinh, (*_PLANE, *_ends(1j, -1j))),
     _case("numpy.arccosh", mp.acosh, (*_PLANE, *_ends(1.0, -1.0))),
     _case("numpy.arctanh", mp.atanh, (*_PLANE, *_ends(1.0, -1.0))),
-    _case("nn.sigmoid", lambda z: 1 / (1 + mp.exp(-z)), _STRIP),
-    _case("nn.silu", lambda z: z / (1 + mp.exp(-z)), _STRIP),
+    _case("nn.sigmoid", lambda z: 1 / (1 + mp.exp(-z)), _STRIP, *_NEAR_A_POLE),
+    _case("nn.silu", lambda z: z / (1 + mp.exp(-z)), _STRIP, *_NEAR_A_POLE),
     _case("nn.softplus", lambda z: mp.log1p(mp.exp(z)), _polar(*_NEAR, 1.3, 2.5)),
     _case(
         "numpy.logaddexp",
         lambda z: mp.log(mp.exp(z) + mp.exp(mp.mpf(0.5))),
         _polar(*_NEAR, 1.3, 2.5),
+        *_NEAR_A_POLE,
         held=(None, 0.5),
     ),
 )
