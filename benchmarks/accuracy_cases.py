@@ -154,6 +154,7 @@ def _i1e(x: Any) -> Any:
 # What does not reach eight units, by label: what the errors of both orders may be in float32 (inf: all digits are lost somewhere), and why.
 LIMITS: dict[str, tuple[tuple[float, float], str]] = {
     "numpy.tanh": ((np.inf, np.inf), "the tails, by default: `accurate_tanh` keeps them"),
+    "nn.gelu": ((np.inf, np.inf), "the left tail, and beside the zero, by default: `accurate=True` keeps them"),
     "nn.sigmoid": ((np.inf, np.inf), "the upper tail, by default: `accurate_logistic` keeps it"),
     "scipy.special.expit": ((np.inf, np.inf), "the upper tail, by default: `accurate_logistic` keeps it"),
     "numpy.sinc": ((64.0, 64.0), "near its zeros, what sine and cosine are rounded by"),

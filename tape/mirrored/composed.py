@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 Slope = Any  # a function of the arguments: what the tangent of one of them is multiplied with
-Given = Any  # a slope per argument, or a function that chooses them by the options after the first argument
+Given = Any  # a slope per argument, or a function that chooses them by the options after the first argument, and by some of its own
 
 
 @jax.custom_jvp
@@ -39,6 +39,13 @@ def _inside(x: jax.Array, y: jax.Array, slope: Callable[[jax.Array, jax.Array], 
     """Take a slope where both are positive; elsewhere the value is a constant or infinite."""
     positive = (x > 0) & (y > 0)
     return jnp.where(positive, slope(jnp.where(positive, x, 1), jnp.where(positive, y, 1)), beside)
+
+
+def _gelu(approximate: bool, *, accurate: bool = False) -> tuple[Slope, ...]:
+    """By tanh, JAX's composition, which reads what was computed; or what keeps the tails, for one exponential more."""
+    if not approximate:
+        return (gaussian.gelu,)
+    return (gates.gelu,) if accurate else ()
 
 
 def _entr(x: jax.Array) -> jax.Array:
@@ -66,7 +73,7 @@ SLOPES: dict[str, dict[str, Given]] = {
         "silu": (gates.silu,),
         "swish": (gates.silu,),
         "mish": (gates.mish,),
-        "gelu": lambda approximate: (gates.gelu if approximate else gaussian.gelu,),
+        "gelu": _gelu,
         "soft_sign": (lambda x: lax.integer_pow(1 + lax.abs(x), -2),),
         "squareplus": (_squareplus, lambda x, b: 0.25 * lax.rsqrt(x * x + b)),
     },
@@ -127,11 +134,16 @@ def _ruled(original: Callable[..., Any], slopes: tuple[Slope, ...], static: tupl
 
 
 def _differentiated(given: Given, module: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Mirror a function with derivatives of its own for arguments of a real dtype, and some for complex ones."""
+    """Mirror a function with derivatives of its own for arguments of a real dtype, and some for complex ones.
+
+    Its signature is that of JAX; options that ``given`` adds are those of ``docs/accuracy.md``.
+    """
     signature = None if isinstance(original, jnp.ufunc) else inspect.signature(original)
+    added = [p for p in inspect.signature(given).parameters.values() if p.kind is p.KEYWORD_ONLY] if callable(given) else []
 
     @functools.wraps(original)
     def function(*args: Any, **kwargs: Any) -> Any:
+        own = {p.name: kwargs.pop(p.name, p.default) for p in added}
         if signature is not None:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
@@ -141,7 +153,7 @@ def _differentiated(given: Given, module: str, original: Callable[..., Any]) -> 
         if jnp.issubdtype(dtype, jnp.complexfloating):
             slopes: tuple[Slope, ...] = PLANE.get(original.__name__, ())
         else:
-            slopes = given(*static) if callable(given) else given
+            slopes = given(*static, **own) if callable(given) else given
         if kwargs or len(arrays) != len(slopes) or not jnp.issubdtype(dtype, jnp.inexact):
             return original(*args, **kwargs)
         return _ruled(original, slopes, static)(*jnp.broadcast_arrays(*[jnp.asarray(x, dtype) for x in arrays]))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
 
 pytest.importorskip("mpmath")
 
+
+import tape
 from benchmarks import accuracy
 from benchmarks.accuracy_cases import CASES
 from benchmarks.accuracy_plane import CASES as PLANE
@@ -73,6 +77,21 @@ def test_derivatives_of_other_precisions(dtype, labels):
             for order, values in zip(accuracy.ORDERS, both, strict=True)
         }
     assert all(error <= accuracy.LIMIT for error, _ in errors.values()), errors
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_gelu_keeps_its_tails_where_it_is_asked_to(dtype):
+    case = next(c for c in CASES if c.label == "nn.gelu")
+    with jax.enable_x64(dtype == "float64"):
+        numbers = accuracy.grid(case, dtype)[::3]
+        found = jax.jit(accuracy.derivatives(replace(case, options={"accurate": True})))(numbers)
+        default = jax.jit(accuracy.derivatives(case))(numbers)
+        first = jax.grad(jax.nn.gelu)
+        native = jax.jit(lambda x: [jax.vmap(first)(x), jax.vmap(jax.grad(first))(x)])(numbers)
+    for order, *values in zip(accuracy.ORDERS, found, default, native, strict=True):
+        kept, usual, theirs = [accuracy.worst(case, order, numbers, v)[0] for v in values]
+        assert kept <= accuracy.LIMIT
+        assert not accuracy.less_accurate(usual, theirs)
 
 
 def test_a_derivative_without_tails_is_noticed():
