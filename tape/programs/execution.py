@@ -20,6 +20,7 @@ from tape.ops.building import JaxprBuilder
 from tape.programs import background, numbers, variations
 from tape.programs.costs import to_compile, to_interpret
 from tape.programs.devices import settling, several
+from tape.programs.foresight import Part, interpreted, watched
 from tape.programs.interpretation import interpret, needed_entries
 from tape.programs.naming import copy
 from tape.programs.policy import Meetings, new_kernels, new_to_several
@@ -37,6 +38,14 @@ if TYPE_CHECKING:
     from tape.programs.retention import Kept
 
 LARGE = 1 << 30  # bytes of an entry's results: memory may run out
+
+
+class Bought(NamedTuple):
+    """A program that is being compiled, and what runs it; ``part`` where it may become a part of another one."""
+
+    job: background.Job
+    run: Callable[..., Sequence[Any]]
+    part: Part | None = None
 
 
 class Program(layout.Choice):
@@ -83,7 +92,7 @@ class Program(layout.Choice):
         self._compiles = True  # as far as is known
         self._several = False  # it runs on several devices
         self.executable = None
-        self._compiling: tuple[background.Job, Callable[..., Sequence[Any]]] | None = None
+        self._compiling: Bought | None = None
         self.site = None
 
     @property
@@ -104,6 +113,7 @@ class Program(layout.Choice):
         return executable(*leaves)
 
     def _run(self, state: State, leaves: Sequence[Any]) -> Sequence[Any]:
+        interpreted()
         entries, slots = needed_entries(state, self.keep)
         unmet = {kernel for kernel in {e.kernel for e in entries} if kernel.unmet}  # before anybody asks how they run
         if not checks_results():  # one program for all would show what is wrong with its results only
@@ -145,7 +155,7 @@ class Program(layout.Choice):
         meetings = self._meetings
         assert meetings is not None
         meetings.count()
-        if self._compiling is not None and self._compiling[0].lost:
+        if self._compiling is not None and self._compiling.job.lost:
             self._compiling = None
         if self.whole:
             return self._meet_whole(state, leaves, meetings)
@@ -153,7 +163,7 @@ class Program(layout.Choice):
             return self._meet_on_several(state, leaves, meetings, kernels)
         if self._compiling is not None:
             seconds, due = meetings.patience()
-            if self._compiling[0].made_within(seconds) and due:
+            if self._compiling.job.made_within(seconds) and due:
                 self._take(state, meetings, len(leaves))
             return False
         if not self._compiles:
@@ -232,7 +242,7 @@ class Program(layout.Choice):
         """Have the program that was being compiled run from now on; it is compiled here unless the background has begun with it."""
         if self._compiling is None:  # another thread was quicker
             return
-        job, executable = self._compiling
+        job, executable, part = self._compiling
         try:
             job.wait()
         except Exception:  # noqa: BLE001 - the compiler refuses the whole: each entry on its own may well run
@@ -240,7 +250,7 @@ class Program(layout.Choice):
         else:
             program = settling(_reading(executable, self._used, leaves))
             large = any(entry.kernel.bytes > LARGE for entry in needed_entries(state, self.keep)[0])
-            self.executable = _waiting(program) if large else program
+            self.executable = _waiting(program) if large else watched(program, part, state, history=self.kept.history)
             if not meetings.compiled:
                 STATS.compiled(job.seconds)
             meetings.change(self._price(state))
@@ -259,8 +269,8 @@ class Program(layout.Choice):
         compilation = begun("program", self.site, [e.kernel.name for e in entries], change)
         with_loops = rolled(entries, slots, keep, leaves)
         if with_loops is not None:
-            self._compiling = background.compiling_all(with_loops.compiling(leaves)), with_loops
-            told(self._compiling[0], compilation)
+            self._compiling = Bought(background.compiling_all(with_loops.compiling(leaves)), with_loops)
+            told(self._compiling.job, compilation)
             return
 
         # XLA would see too late that a VJP computes anew what its entry did: it has changed one of them by then.  What has no sweep stays
@@ -269,24 +279,15 @@ class Program(layout.Choice):
         atoms: dict[int, Any] = {slot: joined.input(jax.typeof(x)) for slot, x in zip(slots, leaves, strict=True)}
         for entry in entries:
             copy(entry, joined, atoms)
-        closed = joined.closed([atoms[slot] for slot in keep])
-
-        def segment(*leaves: Any) -> list[Any]:
-            return list(jaxapi.jaxpr_as_fun(closed)(*leaves))
-
-        executable = jax.jit(segment)
-        place = numbers.everywhere(leaves)
-        described = [jaxapi.described(x) for x in numbers.placed(leaves, settings, place)]
-        self._compiling = (
-            background.compiling(executable, described),
-            numbers.on_device(executable, leaves, settings, () if self.whole else entries, place),
-        )
-        told(self._compiling[0], compilation)
+        closed, work = joined.closed([atoms[slot] for slot in keep]), None if self.whole else numbers.Work.of(entries)
+        part = None if work is None else Part(closed, tuple(self._used), work, settings)
+        self._compiling = Bought(*numbers.compiling(closed, leaves, settings, work), part)
+        told(self._compiling.job, compilation)
 
 
 # Two structures may differ in what nobody reads, and the trie keeps nothing of what was met once: so programs are also known by what they
 # compute.  A number stands for what was met: should it stand for two, one of them is only compiled sooner.
-_PROGRAMS: Bounded[Hashable, tuple[Meetings, tuple[background.Job, Callable[..., Sequence[Any]]]]] = Bounded("programs", 128)
+_PROGRAMS: Bounded[Hashable, tuple[Meetings, Bought]] = Bounded("programs", 128)
 _MET: Bounded[int, int] = Bounded("computations met", 1 << 14)
 
 

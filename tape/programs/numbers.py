@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from tape.configuration import Configuration
     from tape.graph.trie import Step
+    from tape.jaxapi import ClosedJaxpr
 
 # So many calls with the same numbers, and they become constants: as many as are predicted to take so many seconds.
 FEWEST, MOST, _WATCHED = 32, 256, 0.25
@@ -41,20 +42,53 @@ _ARRAYS: Bounded[Hashable, jax.Array] = Bounded("numbers", 1 << 14)
 _put = jax.jit(lambda x: x)
 
 
+class Work(NamedTuple):
+    """What a program does: the names of its entries, from which line it comes, and the seconds that a run is predicted to take."""
+
+    names: tuple[str, ...]
+    line: tuple[str, int] | None
+    run: float
+
+    @classmethod
+    def of(cls, entries: Sequence[Step]) -> Work:
+        """Return the work of some entries."""
+        size = sum([a.size * a.dtype.itemsize for entry in entries for a in entry.kernel.out_avals])
+        return cls(tuple([entry.kernel.name for entry in entries]), entries[-1].where, _RUN_ENTRY * len(entries) + _RUN_BYTE * size)
+
+    @property
+    def calls(self) -> int:
+        """How many calls are predicted to take as long as another program of it takes to compile."""
+        return int((_COMPILE + _COMPILE_ENTRY * len(self.names)) / self.run)
+
+
+def compiling(
+    closed: ClosedJaxpr, leaves: Sequence[Any], settings: Configuration, work: Work | None
+) -> tuple[background.Job, Callable[..., Sequence[Any]]]:
+    """Begin to compile a jaxpr for arguments like ``leaves``; return that, and what runs it (see :func:`on_device`)."""
+
+    def segment(*leaves: Any) -> list[Any]:
+        return list(jaxapi.jaxpr_as_fun(closed)(*leaves))
+
+    executable, place = jax.jit(segment), everywhere(leaves)
+    described = [jaxapi.described(x) for x in placed(leaves, settings, place)]
+    return background.compiling(executable, described), on_device(executable, leaves, settings, work, place)
+
+
 def on_device(
-    program: Any, leaves: Sequence[Any], settings: Configuration, entries: Sequence[Step] = (), place: Place | None = None
+    program: Any, leaves: Sequence[Any], settings: Configuration, work: Work | None = None, place: Place | None = None
 ) -> Callable[..., Sequence[Any]]:
     """Return ``program`` (of ``jax.jit``) for arguments like ``leaves``, with the numbers among them given as arrays, or known to it.
 
     It is ``program`` itself where there are none, or where an array is bound to a device: that one would be copied there at each call.
-    ``entries`` are what it runs, ``place`` is what :func:`everywhere` says of the arguments it was compiled for.
+    ``work`` is what it does (None: its numbers stay arguments), ``place`` is what :func:`everywhere` says of the arguments it was compiled
+    for.
     """
     positions = _positions(leaves)
     if not positions or any(isinstance(x, jax.Array) and x.committed for x in leaves):
         return program if place is None else _as_arrays(program, positions, settings, place)
     general = _as_arrays(program, positions, settings)
     segment = getattr(program, "__wrapped__", None)
-    return general if segment is None or not entries else Steady(segment, (program, general), positions, settings, entries)
+    return general if segment is None or work is None else Steady(segment, (program, general), positions, settings, work)
 
 
 def placed(leaves: Sequence[Any], settings: Configuration, place: Place | None) -> Sequence[Any]:
@@ -163,8 +197,6 @@ class Steady(layout.Numbers):
         "_general",
         "_job",
         "_known",
-        "_line",
-        "_names",
         "_positions",
         "_program",
         "_segment",
@@ -172,6 +204,7 @@ class Steady(layout.Numbers):
         "_special",
         "_steady",
         "_waits",
+        "_work",
     )
 
     def __init__(
@@ -180,24 +213,21 @@ class Steady(layout.Numbers):
         programs: tuple[Any, Callable[..., Sequence[Any]]],
         positions: list[int],
         settings: Configuration,
-        entries: Sequence[Step],
+        work: Work,
     ) -> None:
         self._segment = segment
         self._program, self._general = programs
         self._settings = settings
         self._positions = positions
-        self._names = tuple([entry.kernel.name for entry in entries])
-        self._line = entries[-1].where
+        self._work = work
         self._known: _Known | None = None  # numbers that were the same so far
         self._calls = self._until = 0  # that had them, or that may yet have others
         self._waits = 0
         self._way: tuple[Any, tuple[Any, ...], tuple[Any, ...]] | None = None
         self._job: tuple[background.Job, _Special] | None = None
         self._special: _Special | None = None
-        size = sum([a.size * a.dtype.itemsize for entry in entries for a in entry.kernel.out_avals])
-        run = _RUN_ENTRY * len(entries) + _RUN_BYTE * size
-        self._steady = min(MOST, max(FEWEST, int(_WATCHED / run)))
-        self._due = 2 * self._steady + int((_COMPILE + _COMPILE_ENTRY * len(entries)) / run)  # the call that waits for it
+        self._steady = min(MOST, max(FEWEST, int(_WATCHED / work.run)))
+        self._due = 2 * self._steady + work.calls  # the call that waits for it
 
     def run(self, *given: Any) -> Sequence[Any]:
         """Run the program that knows these numbers, or the one that takes them."""
@@ -255,7 +285,7 @@ class Steady(layout.Numbers):
         run = _as_arrays(program, changing, self._settings) if changing else program
         job = background.compiling(program, [jaxapi.described(x) for x in rest])
         change = Change("constants", "numbers that stay the same became part of it")
-        told(job, begun("program", None, self._names, change, line=self._line))
+        told(job, begun("program", None, self._work.names, change, line=self._work.line))
         return job, _Special(known, others, run)
 
     def _take(self, job: background.Job, special: _Special) -> None:

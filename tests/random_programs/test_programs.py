@@ -143,8 +143,8 @@ def all_but_last(*args, original=plan.active_slots):
 def first_leaves(self, state, leaves, original=execution.Program._compile):
     """A program that remembers the arguments with which it was compiled."""
     original(self, state, leaves)
-    job, run = self._compiling
-    self._compiling = job, lambda *_: run(*leaves)
+    run = self._compiling.run
+    self._compiling = self._compiling._replace(run=lambda *_: run(*leaves), part=None)
 
 
 def all_but_one(cells, original=program.held):

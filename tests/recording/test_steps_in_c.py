@@ -664,7 +664,7 @@ def test_calls_are_counted_as_by_python(monkeypatch):
     def ran(turns):
         settings = tape.configuration.configuration()
         program = jax.jit(lambda a, b: [a * b])
-        steady = numbers.on_device(program, [A, 2.0], settings, [entry])
+        steady = numbers.on_device(program, [A, 2.0], settings, numbers.Work.of([entry]))
         told = []
         for k in range(turns):
             steady(A, 2.0 if k % 50 < 40 else float(k))
