@@ -16,7 +16,7 @@ import tape
 import tape.numpy as tnp
 from tape import layout
 from tape.graph.scope import LOCAL
-from tape.programs import execution, program
+from tape.programs import execution, foresight, program
 from tape.sweeps import differentiation
 from tests.recording.test_steps_in_c import A, called, native, settled
 
@@ -74,7 +74,7 @@ def check(x, w, times=1.0):
 
 
 @native
-def test_a_look_before_a_sweep_calls_no_python():
+def test_a_look_before_a_sweep_calls_no_python_but_what_foresees_it():
     x, w = leaves()
 
     def step():
@@ -83,7 +83,8 @@ def test_a_look_before_a_sweep_calls_no_python():
         return x.grad.value
 
     settled(step)
-    assert set(called(step)) <= {"in_trace", "looked", "loss_of", "sweep", "step"}
+    names = {name for name in called(step) if name.split(".")[0] not in vars(foresight)}
+    assert names <= {"in_trace", "looked", "loss_of", "sweep", "step"}
     check(x, w)
 
 
