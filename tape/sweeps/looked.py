@@ -1,6 +1,7 @@
 """Sweeps after a look: what ``backward()`` wrote for a segment that had run is written again as one segment of its own.
 
-Whoever looks at a loss before its sweep has two programs: that of the forward, and that of the sweep, which reads what the first one kept.
+Whoever looks at a loss before its sweep has two programs: that of the forward, and that of the sweep, which reads what the first one kept
+(they run as one where :mod:`tape.programs.foresight` foresees it).
 Where the thread has nothing else pending then, the second is the same segment in every step, down to which cells enter it in which order.
 The recorder in C makes that segment at once (``swept_apart``), and does then what :func:`tape.sweeps.differentiation.backward` does.
 """
