@@ -11,7 +11,6 @@ import pytest
 pytest.importorskip("mpmath")
 
 
-import tape
 from benchmarks import accuracy
 from benchmarks.accuracy_cases import CASES
 from benchmarks.accuracy_plane import CASES as PLANE
