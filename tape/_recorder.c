@@ -490,7 +490,9 @@ static PyObject *
 empty_cell(void)
 {
     if (spare.n_cells > 0) {
-        return spare.cells[--spare.n_cells];
+        PyObject *cell = spare.cells[--spare.n_cells];
+        PyObject_GC_Track(cell);
+        return cell;
     }
     PyObject *cell = PyList_New(1);
     if (cell != NULL) {
@@ -511,6 +513,7 @@ drop_recent(Segment *segment)
         PyObject *cell = row[i].cell;
         Py_DECREF(row[i].slot);
         if (Py_REFCNT(cell) == 1 && PyList_GET_SIZE(cell) == 1 && PyList_GET_ITEM(cell, 0) == Py_None && spare.n_cells < SPARE) {
+            PyObject_GC_UnTrack(cell); /* else the collection of garbage that lets go of the segment would clear it */
             spare.cells[spare.n_cells++] = cell;
         } else {
             Py_DECREF(cell);
