@@ -1222,6 +1222,8 @@ LISTED = {
     "interop/torch/": "needs PyTorch: tests/interop/modules/test_from_torch.py and test_to_torch.py",
     "tape/variables/interception.py:torch's {} met": "needs PyTorch: tests/interop/modules/test_from_torch.py",
     "tape/variables/pytrees.py:Equinox takes": "needs Equinox: tests/interop/modules/test_modules.py",
+    "interop/nnx.py:an interop Module": "needs Flax: tests/interop/modules/test_modules.py",
+    "interop/modules.py:{}: two arrays have": "needs Flax or Equinox: tests/interop/modules/test_modules.py",
     "interop/modules.py:an interop Module": "needs Flax or Equinox: tests/interop/modules/test_modules.py",
     "interop/modules.py:{}: {}{}; pass strict=False": "needs Flax or Equinox: tests/interop/modules/test_modules.py",
 }

@@ -45,7 +45,10 @@ def test_derivatives(source, name):
             agree(derivatives, expected, 1e-5 if (source, name) in ROUNDED else 1e-8)
 
 
-@pytest.mark.parametrize(("source", "name"), [(s, n) for table in (SLOPES, REDUCED) for s in table for n in table[s]])
+OWN = [(s, n) for table in (SLOPES, REDUCED) for s in table for n in table[s] if n != "gelu"]  # which has its own if it is asked to
+
+
+@pytest.mark.parametrize(("source", "name"), OWN)
 def test_a_derivative_of_its_own_is_compared(source, name):
     assert not recorded_as_jax_does(Sample(source, name, "float32"))
 
