@@ -1224,6 +1224,7 @@ LISTED = {
     "tape/variables/pytrees.py:Equinox takes": "needs Equinox: tests/interop/modules/test_modules.py",
     "interop/nnx.py:an interop Module": "needs Flax: tests/interop/modules/test_modules.py",
     "interop/modules.py:{}: two arrays have": "needs Flax or Equinox: tests/interop/modules/test_modules.py",
+    "interop/modules.py:have the function close": "needs Flax or Equinox: tests/interop/modules/test_modules.py",
     "interop/modules.py:an interop Module": "needs Flax or Equinox: tests/interop/modules/test_modules.py",
     "interop/modules.py:{}: {}{}; pass strict=False": "needs Flax or Equinox: tests/interop/modules/test_modules.py",
 }
