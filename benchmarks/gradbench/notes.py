@@ -2,7 +2,7 @@
 
 NOTES = """## Where the tape is slow, and why
 
-- *Small functions of many operations* (`det`, `llsq`, `ode`, `gmm`): recording an operation costs about half a microsecond, in every evaluation,
+- *Small functions of many operations* (`det`, `llsq`, `ode`, `gmm`): recording an operation costs a tenth to half a microsecond, in every evaluation,
   and finding the program some microseconds more (`hello` is nothing else). What JAX has compiled knows nothing of its loops
   any more: the 331 operations of `ode` on 50 numbers are recorded in some 100 us, and JAX runs them in 6. This is the price of plain Python; where
   arrays are large it disappears. In PyTorch `llsq` (a matrix of powers) and `gmm` (all components at once) are written without loops.

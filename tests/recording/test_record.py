@@ -1,6 +1,7 @@
 """Recording: nothing runs, shapes and errors are known at once, tracers stay inside their trace."""
 
 import functools
+import gc
 import threading
 import traceback
 
@@ -273,3 +274,26 @@ def test_what_a_finalizer_records_while_a_leaf_enters_keeps_its_gradient(monkeyp
     (made[0] * y * h).backward()
     np.testing.assert_allclose(v.grad.value, np.cos(0.25) * 4.0 * 1.5, rtol=1e-5)
     np.testing.assert_allclose(x.grad.value, np.sin(0.25) * 4.0 * 3.0, rtol=1e-5)
+
+
+def test_what_is_recorded_after_garbage_was_collected_has_room_for_its_results():
+    x = tape.Variable(jnp.ones(3))
+
+    def chain(n):
+        y = x
+        for _ in range(n):
+            y = tnp.cos(y)
+        return y
+
+    float(chain(60).sum())
+    gc.collect()
+    cycle = [chain(40)]
+    cycle.append(cycle)
+    with jax.enable_x64(True):
+        tnp.sin(tape.Variable(jnp.ones(2)))  # goes to another segment
+    del cycle
+    gc.collect()  # the first segment goes, and nobody has filled its cells
+    float(chain(40).sum())
+    results = [chain(30) for _ in range(3)]
+    expected = jax.grad(lambda x: sum(functools.reduce(lambda y, _: jnp.cos(y), range(30), x).sum() for _ in range(3)))(x.value)
+    close(tape.gradients(sum(y.sum() for y in results), x), expected)
