@@ -203,13 +203,16 @@ class Convertible(methods.ArrayMethods):
         return _said("np.asarray", self, functools.partial(convert, dtype=dtype), _numbers(self, "np.asarray"))
 
     @property
-    def __jax_array__(self) -> Callable[[], Any]:
+    def __jax_array__(self) -> Callable[[], Any] | None:
         # JAX's binary operators convert an operand that has this attribute, and otherwise leave it to the operand's reflected method, which
         # records. Should JAX rename them, `jax_array * v` raises below for a Variable that requires grad; it never loses its gradient.
-        asking = sys._getframe(1).f_code.co_name
-        if (
-            asking.startswith(("_operator_", "deferring_binary_op")) or asking == "bind"
-        ):  # a primitive, which says the type that it was given
+        code = sys._getframe(1).f_code
+        asking = code.co_name
+        if asking.startswith("_operator_"):
+            if "getattr" in code.co_names:  # newer releases ask for it or None, which costs a fifth of what raising does
+                return None
+            raise AttributeError
+        if asking.startswith("deferring_binary_op") or asking == "bind":  # a primitive, which says the type that it was given
             raise AttributeError
         if asking in {
             "shaped_abstractify",

@@ -68,3 +68,16 @@ def test_the_flag_is_set_by_a_method():
     assert isinstance(caught.value, AttributeError)
     assert x.requires_grad
     assert not x.requires_grad_(False).requires_grad
+
+
+def test_operators_of_jax_leave_it_to_the_variable_however_they_ask():
+    def _operator_of_older_releases(v):
+        return hasattr(v, "__jax_array__")
+
+    def _operator_of_newer_releases(v):
+        return getattr(v, "__jax_array__", None) is not None
+
+    for v in (tape.Variable(X), tape.constant(X)):
+        assert not _operator_of_older_releases(v)
+        assert not _operator_of_newer_releases(v)
+        assert isinstance(jax.numpy.asarray(X) * v, tape.Variable)
