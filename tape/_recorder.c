@@ -38,6 +38,7 @@ Structures are the bases of Python classes (tape/layout.py), with the same attri
 typedef struct { PyObject *slot, *cell; } Result;
 
 #define NEAR 8
+#define CALLS 4 /* of a function that are found at once */
 
 typedef struct { PyObject_HEAD PyObject *cell, *segment, *place, *extra, *weak; } Handle;
 typedef struct { PyObject_HEAD PyObject *slot, *kind; } Place;
@@ -73,8 +74,8 @@ typedef struct {
 typedef struct { PyObject_HEAD PyObject *make; } Local;
 typedef struct {
     PyObject_HEAD
-    PyObject *slow, *known, *roles, *one, *two, *through, *starts, *plans, *reads, *dict, *weak;
-    int swapped, does; /* does: one of those below */
+    PyObject *slow, *known, *roles, *one, *two, *through, *starts, *plans, *reads, *latest[CALLS], *dict, *weak;
+    int swapped, does, turn; /* does: one of those below; turn: the oldest one of `latest` */
     vectorcallfunc call;
 } Function;
 typedef struct { PyObject *dict; } Attribute; /* what follows a property */
@@ -1633,6 +1634,74 @@ creates_inside(const Call *call)
     return traced == NULL ? -1 : traced != Py_False;
 }
 
+/* Tell whether an argument is what it was where it is the same object: a number, a text, or a tuple of integers. */
+static int
+stays(PyObject *a)
+{
+    Py_ssize_t n = PyTuple_CheckExact(a) ? PyTuple_GET_SIZE(a) : 0, i = 0;
+    while (i < n && PyLong_CheckExact(PyTuple_GET_ITEM(a, i))) {
+        i++;
+    }
+    return PyTuple_CheckExact(a) ? i == n : a == Py_None || is_number(a) || PyUnicode_CheckExact(a);
+}
+
+/* Note that a call came to an op, where its inputs are arguments that are Variables, and the others stay: (op, names, arguments), with the
+   mark of an array in place of each input. */
+static void
+note_call(Function *self, PyObject *op, PyObject *const *args, Py_ssize_t all, PyObject *kwnames, Py_ssize_t inputs)
+{
+    PyObject *call = PyTuple_New(all + 2);
+    if (call == NULL) {
+        PyErr_Clear();
+        return;
+    }
+    PyTuple_SET_ITEM(call, 0, Py_NewRef(op));
+    PyTuple_SET_ITEM(call, 1, Py_NewRef(kwnames == NULL ? Py_None : kwnames));
+    for (Py_ssize_t i = 0; i < all; i++) {
+        int input = as_handle(args[i]) != NULL;
+        if (!input && !stays(args[i])) {
+            Py_DECREF(call);
+            return;
+        }
+        inputs -= input;
+        PyTuple_SET_ITEM(call, i + 2, Py_NewRef(input ? told.array_mark : args[i]));
+    }
+    if (inputs != 0) { /* a number is one */
+        Py_DECREF(call);
+        return;
+    }
+    PyObject *before = self->latest[self->turn];
+    self->latest[self->turn] = call;
+    self->turn = (self->turn + 1) % CALLS;
+    Py_XDECREF(before);
+}
+
+/* Return the op of a call like one of the latest (borrowed), and its inputs; NULL where it is none. */
+static PyObject *
+latest_call(Function *self, PyObject *const *args, Py_ssize_t all, PyObject *kwnames, Call *call)
+{
+    for (int k = 0; k < CALLS && self->latest[k] != NULL; k++) {
+        PyObject *known = self->latest[k];
+        Py_ssize_t i = 0;
+        if (PyTuple_GET_ITEM(known, 1) != (kwnames == NULL ? Py_None : kwnames) || PyTuple_GET_SIZE(known) != all + 2) {
+            continue;
+        }
+        for (call->n_inputs = 0; i < all; i++) {
+            PyObject *expected = PyTuple_GET_ITEM(known, i + 2);
+            if (expected == told.array_mark && call->n_inputs < MOST && as_handle(args[i]) != NULL) {
+                call->inputs[call->n_inputs++] = args[i];
+            } else if (expected != args[i] || expected == told.array_mark) {
+                break;
+            }
+        }
+        if (i == all) {
+            return PyTuple_GET_ITEM(known, 0);
+        }
+    }
+    call->n_inputs = 0;
+    return NULL;
+}
+
 /* Record a call that looks like a former one; NULL without an exception if that is not done here. */
 static PyObject *
 known_call(Function *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
@@ -1641,7 +1710,9 @@ known_call(Function *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
     PyObject *made = NULL;
     call.n_parts = call.n_inputs = 0; /* the rest is not zeroed */
     Py_ssize_t all = nargs + (kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames));
-    for (Py_ssize_t i = 0; i < all; i++) {
+    PyObject *op = Py_XNewRef(latest_call(self, args, all, kwnames, &call));
+    int again = op != NULL;
+    for (Py_ssize_t i = 0; !again && i < all; i++) {
         PyObject *keyword = i < nargs ? NULL : PyTuple_GET_ITEM(kwnames, i - nargs);
         if (keyword != NULL && !add_part(&call, Py_NewRef(keyword))) {
             goto end;
@@ -1654,24 +1725,27 @@ known_call(Function *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kw
     if (creates_inside(&call) != 0) {
         goto end;
     }
-    PyObject *key = PyTuple_New(call.n_parts);
-    if (key == NULL) {
-        goto end;
+    if (!again) {
+        PyObject *key = PyTuple_New(call.n_parts);
+        if (key == NULL) {
+            goto end;
+        }
+        for (Py_ssize_t i = 0; i < call.n_parts; i++) {
+            PyTuple_SET_ITEM(key, i, Py_NewRef(call.parts[i]));
+        }
+        op = Py_XNewRef(PyDict_GetItemWithError(self->known, key));
+        Py_DECREF(key);
     }
-    for (Py_ssize_t i = 0; i < call.n_parts; i++) {
-        PyTuple_SET_ITEM(key, i, Py_NewRef(call.parts[i]));
-    }
-    PyObject *op = PyDict_GetItemWithError(self->known, key);
-    Py_DECREF(key);
     if (op != NULL) {
-        Py_INCREF(op);
         if (kwnames == NULL && nargs == 1 && call.n_inputs == 1 && call.n_parts == 1) {
             Py_XSETREF(self->one, Py_NewRef(op)); /* of one Variable and nothing else: found at once from now on */
+        } else if (!again) {
+            note_call(self, op, args, all, kwnames, call.n_inputs);
         }
         made = fast(op, call.inputs, call.n_inputs);
-        Py_DECREF(op);
     }
 end:
+    Py_XDECREF(op);
     clear_fields(call.parts, call.parts + call.n_parts);
     return made;
 }

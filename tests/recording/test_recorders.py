@@ -36,7 +36,8 @@ from tape.sweeps.written import Written, asked
 A = np.arange(1.0, 13.0, dtype=np.float32).reshape(3, 4) / 7
 native = pytest.mark.skipif(layout.NATIVE is None, reason="the recorder in Python runs")
 
-# Statements on g and h (recorded), x and y (leaves that require grad), c (a constant), a (an array of JAX), and what they record at most.
+# Statements on g and h (recorded), x and y (leaves that require grad), c (a constant), a (an array of JAX), half (a number), and what they record at
+# most.
 FAST = {
     "unary": "tnp.sin(g)",
     "negative": "-g",
@@ -66,6 +67,7 @@ FAST = {
     "shape": "g.reshape((4, 3))",
     "where": "tnp.where(g > 1.0, g, h)",
     "where, with numbers": "tnp.where(g > 1.0, 0.5, g)",
+    "where, with the same number": "tnp.where(g > half, half, g)",
     "shape as arguments": "g.reshape(4, 3)",
     "dtype": "g.astype(np.float32)",
     "property": "g.T",
@@ -88,7 +90,7 @@ FAST = {
 @pytest.fixture
 def names():
     a = jnp.asarray(A)
-    names = {"tnp": tnp, "np": np, "a": a, "x": tape.Variable(A), "y": tape.Variable(A + 1), "c": tape.constant(A)}
+    names = {"tnp": tnp, "np": np, "a": a, "x": tape.Variable(A), "y": tape.Variable(A + 1), "c": tape.constant(A), "half": 0.5}
     record.node_of(names["x"])
     record.node_of(names["y"])
     return names
@@ -189,6 +191,19 @@ def test_the_count_of_calls_sees_the_recorder_in_python(names, in_python):
     in_python()
     begin(names)
     assert python_calls("g * h", names) != []
+
+
+def test_calls_that_differ_in_what_is_no_variable_are_told_apart(names):
+    begin(names)
+    g, values = names["g"], names["x"].value * 0.5
+    cube, order, half = tape.constant(np.ones((2, 3, 4))), [0, 1, 2], 0.5
+    for axes in [(2, 0, 1), (2, 0, 1), (0, 2, 1), (1, 2, 0)]:
+        order[:] = axes  # the same list
+        assert tnp.transpose(cube, order).shape == tuple([(2, 3, 4)[i] for i in axes])
+    for number in (half, half, 0.25, half):  # an input, and not a part of the call
+        np.testing.assert_array_equal(tnp.maximum(g, number).value, jnp.maximum(values, number))
+    for keywords in [{"axis": 0}, {"axis": 1}, {"axis": (0, 1)}, {"axis": 0, "keepdims": True}, {"keepdims": True}, {"axis": None}] * 3:
+        np.testing.assert_allclose(tnp.sum(g, **keywords).value, np.sum(values, **keywords), rtol=1e-6)
 
 
 # What is not the common case: the recorder in C does nothing, and the one in Python everything.
