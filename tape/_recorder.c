@@ -27,7 +27,7 @@ Structures are the bases of Python classes (tape/layout.py), with the same attri
 #include <Python.h>
 #include <structmember.h>
 
-#define CONTRACT 15 /* as in tape/layout.py */
+#define CONTRACT 16 /* as in tape/layout.py */
 
 #ifdef Py_GIL_DISABLED
 #error "the recorder in C needs the GIL; the one in Python runs without it"
@@ -259,6 +259,7 @@ static const char *const state_fields[STATE_FIELDS] = {"_before", "_cache", "cut
 
 static struct {
     PyObject *variable, *record, *begun, *node_of, *nobody, *changes, *concrete, *arrays, *kinds, *copied, *numpy, *generic, *dtype, *array_mark, *number_mark;
+    PyObject *copies, *x64; /* copies of NumPy arrays, and what tells whether there are 64-bit types */
     Py_ssize_t caller, forward, trace; /* positions in a scope */
     PyObject *follow, *state, *step, *plain_place, *made_place, *nowhere;
     Py_ssize_t made, own[STATE_FIELDS]; /* where fields lie that Python has added */
@@ -299,7 +300,8 @@ static PyObject *thread_key, *name_aval, *name_shape, *name_scalars, *name_posit
     *name_kernel_of, *name_filename, *name_limit, *name_forms, *name_leaf, *name_now, *name_light, *name_host, *name_program, *name_look,
     *name_acquire, *name_release, *name_append, *name_count, *name_room, *name_revision, *name_backward, *name_create_graph, *name_run,
     *name_places, *name_slots, *name_first, *name_step, *name_segment, *name_patterns, *name_keywords, *name_ordered,
-    *name_quick, *name_calls, *name_failed, *name_unflatten, *name_hooks_count, *name_dtype, *name_deliver, *name_seeds, *name_order, *name_spent, *number_one;
+    *name_quick, *name_calls, *name_failed, *name_unflatten, *name_hooks_count, *name_dtype, *name_deliver, *name_seeds, *name_order, *name_spent, *number_one,
+    *name_value;
 
 /* -- threads --------------------------------------------------------------------------------------------------------------------------- */
 
@@ -414,22 +416,30 @@ static PyGetSetDef Local_attributes[] = {
     {NULL}};
 STRUCTURE(Local, "The recorder of one thread.", .tp_getset = Local_attributes, .tp_new = Local_new);
 
+/* Return what a weak reference refers to (a new reference), NULL where that is gone, or it is none. */
+static PyObject *
+referent(PyObject *ref)
+{
+    PyObject *found = NULL;
+    if (!PyWeakref_CheckRef(ref)) {
+        return NULL;
+    }
+#if PY_VERSION_HEX >= 0x030D0000
+    if (PyWeakref_GetRef(ref, &found) < 0) {
+        return NULL;
+    }
+    return found;
+#else
+    found = PyWeakref_GetObject(ref);
+    return found == Py_None ? NULL : Py_XNewRef(found);
+#endif
+}
+
 /* Return the pending segment of a thread (a new reference), NULL where there is none. */
 static Segment *
 pending(Thread *thread)
 {
-    PyObject *segment = NULL;
-    if (thread == NULL || !PyWeakref_CheckRef(thread->segment)) {
-        return NULL;
-    }
-#if PY_VERSION_HEX >= 0x030D0000
-    if (PyWeakref_GetRef(thread->segment, &segment) < 0) {
-        return NULL;
-    }
-#else
-    segment = PyWeakref_GetObject(thread->segment);
-    segment = segment == Py_None ? NULL : Py_XNewRef(segment);
-#endif
+    PyObject *segment = thread == NULL ? NULL : referent(thread->segment);
     if (segment != NULL && !is_a(segment, &Segment_type)) {
         Py_CLEAR(segment);
     }
@@ -1075,11 +1085,62 @@ kind_of_number(Walk *walk, PyObject *value)
     return kind;
 }
 
+/* Tell whether two arrays of NumPy have the same dtype, shape and bytes, and lie in one piece. */
+static int
+same_array(PyObject *one, PyObject *other)
+{
+    PyObject *arrays[] = {one, other};
+    Py_buffer views[2], *a = &views[0], *b = &views[1];
+    int n = 0, same = 0;
+    while (n < 2 && PyObject_GetBuffer(arrays[n], &views[n], PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) == 0) {
+        n++;
+    }
+    PyErr_Clear(); /* it does not lie in one piece, or its dtype has no buffer */
+    if (n == 2 && a->ndim == b->ndim && a->len == b->len && strcmp(a->format, b->format) == 0) {
+        same = (a->ndim == 0 || memcmp(a->shape, b->shape, a->ndim * sizeof *a->shape) == 0) && memcmp(a->buf, b->buf, a->len) == 0;
+    }
+    while (n > 0) {
+        PyBuffer_Release(&views[--n]);
+    }
+    return same;
+}
+
+/* Return (cell, kind) of a NumPy array that was copied before and is what it was, as `copied` in tape/graph/constants.py does; NULL without an
+   exception where it is not found here. */
+static PyObject *
+copied_before(Walk *walk, PyObject *value)
+{
+    PyObject *scope = walk->thread->scope, *id = PyLong_FromVoidPtr(value), *taken = NULL;
+    PyObject *known = id == NULL ? NULL : Py_XNewRef(PyDict_GetItemWithError(told.copies, id));
+    Py_XDECREF(id);
+    if (known == NULL || !PyTuple_CheckExact(known) || PyTuple_GET_SIZE(known) != 3 || begin.segment == NULL || runs.in_trace == NULL ||
+        !unobserved(walk->thread, told.caller) || !unobserved(walk->thread, told.forward) || !unobserved(walk->thread, told.trace) ||
+        PyTuple_GET_ITEM(scope, begin.eager) != Py_False) {
+        Py_XDECREF(known);
+        return NULL;
+    }
+    PyObject *array = referent(PyTuple_GET_ITEM(known, 0)), *at = PyTuple_GET_ITEM(known, 1);
+    PyObject *x64 = array == value ? PyObject_GetAttr(told.x64, name_value) : NULL, *traced = NULL;
+    if (x64 != NULL && x64 == PyTuple_GET_ITEM(known, 2) && (traced = PyObject_CallNoArgs(runs.in_trace)) == Py_False &&
+        PyTuple_CheckExact(at) && PyTuple_GET_SIZE(at) == 2 && PyList_CheckExact(PyTuple_GET_ITEM(at, 0)) &&
+        PyList_GET_SIZE(PyTuple_GET_ITEM(at, 0)) == 1 && same_array(value, PyList_GET_ITEM(PyTuple_GET_ITEM(at, 0), 0))) {
+        taken = Py_NewRef(at);
+    }
+    Py_XDECREF(array);
+    Py_XDECREF(x64);
+    Py_XDECREF(traced);
+    Py_DECREF(known);
+    return taken;
+}
+
 /* Return the slot (a new reference) of a NumPy array by the cell with its copy, which other ops may have brought here before. */
 static PyObject *
 slot_of_copy(Walk *walk, PyObject *value)
 {
-    PyObject *taken = PyObject_CallOneArg(told.copied, value), *slot = NULL, *id = NULL;
+    PyObject *taken = copied_before(walk, value), *slot = NULL, *id = NULL;
+    if (taken == NULL && !PyErr_Occurred()) {
+        taken = PyObject_CallOneArg(told.copied, value);
+    }
     if (taken != NULL && PyTuple_Check(taken) && PyTuple_GET_SIZE(taken) == 2 && PyList_CheckExact(PyTuple_GET_ITEM(taken, 0))) {
         PyObject *cell = PyTuple_GET_ITEM(taken, 0);
         slot = Py_XNewRef(slot_nearby(walk->segment, cell));
@@ -2453,22 +2514,7 @@ gathered(PyObject *Py_UNUSED(module), PyObject *cells)
 static PyObject *
 unchanged(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
-    if (!counted("unchanged", nargs, 2)) {
-        return NULL;
-    }
-    Py_buffer views[2], *a = &views[0], *b = &views[1];
-    int n = 0, same = 0;
-    while (n < 2 && PyObject_GetBuffer(args[n], &views[n], PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) == 0) {
-        n++;
-    }
-    PyErr_Clear(); /* it does not lie in one piece, or its dtype has no buffer */
-    if (n == 2 && a->ndim == b->ndim && a->len == b->len && strcmp(a->format, b->format) == 0) {
-        same = (a->ndim == 0 || memcmp(a->shape, b->shape, a->ndim * sizeof *a->shape) == 0) && memcmp(a->buf, b->buf, a->len) == 0;
-    }
-    while (n > 0) {
-        PyBuffer_Release(&views[--n]);
-    }
-    return Py_NewRef(same ? Py_True : Py_False);
+    return counted("unchanged", nargs, 2) ? Py_NewRef(same_array(args[0], args[1]) ? Py_True : Py_False) : NULL;
 }
 
 /* Put results into the cells of some slots, which are in a dict, or those of a segment, the first of them in this order; return these cells by slot. */
@@ -5319,15 +5365,17 @@ static PyObject *
 connect(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"variable",    "record", "begun", "node_of", "changes", "nobody",  "concrete", "arrays",   "kinds", "copied", "numpy", "generic",
-                            "dtype", "marks",  "leaf_node", "extra", "caller",  "forward", "trace", "sequence", "growth", "follow", NULL};
+                            "dtype", "marks",  "leaf_node", "extra", "caller",  "forward", "trace", "sequence", "growth", "follow", "copies", "x64", NULL};
     PyObject *variable, *record, *begun, *node_of, *changes, *nobody, *concrete, *arrays, *kinds, *copied, *numpy, *generic, *dtype, *array, *number, *leaf_node, *extra, *follow;
+    PyObject *copies, *x64;
     Py_ssize_t caller, forward, trace;
     int sequence;
     PyObject *growth;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!OOOOOO!O!O!OO!O!O!(OO)O!O!nnniOO", names, &PyType_Type, &variable, &record, &begun, &node_of, &changes, &nobody,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!OOOOOO!O!O!OO!O!O!(OO)O!O!nnniOOO!O", names, &PyType_Type, &variable, &record, &begun, &node_of, &changes, &nobody,
                                      &PySet_Type, &concrete, &PySet_Type, &arrays, &PyDict_Type, &kinds, &copied, &PyType_Type, &numpy, &PyType_Type, &generic,
                                      &PyType_Type, &dtype, &array, &number,
-                                     &PyType_Type, &leaf_node, &PyType_Type, &extra, &caller, &forward, &trace, &sequence, &growth, &follow)) {
+                                     &PyType_Type, &leaf_node, &PyType_Type, &extra, &caller, &forward, &trace, &sequence, &growth, &follow,
+                                     &PyDict_Type, &copies, &x64)) {
         return NULL;
     }
     if (!PyType_IsSubtype((PyTypeObject *)variable, &Handle_type)) {
@@ -5362,6 +5410,8 @@ connect(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
     Py_XSETREF(told.arrays, Py_NewRef(arrays));
     Py_XSETREF(told.kinds, Py_NewRef(kinds));
     Py_XSETREF(told.copied, Py_NewRef(copied));
+    Py_XSETREF(told.copies, Py_NewRef(copies));
+    Py_XSETREF(told.x64, Py_NewRef(x64));
     Py_XSETREF(told.numpy, Py_NewRef(numpy));
     Py_XSETREF(told.generic, Py_NewRef(generic));
     Py_XSETREF(told.dtype, Py_NewRef(dtype));
@@ -5439,7 +5489,7 @@ PyInit__recorder(void)
         {&name_segment, "segment"}, {&name_patterns, "_patterns"}, {&name_keywords, "_names"}, {&name_ordered, "_ordered"},
         {&name_quick, "_quick"}, {&name_calls, "calls"}, {&name_failed, "failed"}, {&name_unflatten, "unflatten"},
         {&name_hooks_count, "count"}, {&name_dtype, "dtype"}, {&name_deliver, "_deliver"}, {&name_seeds, "seeds"},
-        {&name_order, "order"}, {&name_spent, "spent"}};
+        {&name_order, "order"}, {&name_spent, "spent"}, {&name_value, "value"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if ((*names[i].name = PyUnicode_InternFromString(names[i].text)) == NULL) {
             return NULL;

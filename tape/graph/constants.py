@@ -109,7 +109,7 @@ def _of_array(value: Any) -> Any:
 _SMALL = 1 << 16  # bytes
 _KINDS_OF_COPIES: Bounded[tuple[Any, ...], Kind] = Bounded("kinds of NumPy arrays", 1 << 12)
 # Those that were made last by the ids of the arrays: these, cells and kinds, and whether there were 64-bit types.
-_COPIES: Bounded[int, tuple[weakref.ref[np.ndarray[Any, Any]], Cell, Kind, bool]] = Bounded("copies of NumPy arrays", 16)
+COPIES: Bounded[int, tuple[weakref.ref[np.ndarray[Any, Any]], tuple[Cell, Kind], bool]] = Bounded("copies of NumPy arrays", 16)
 
 
 def _unchanged(value: np.ndarray[Any, Any], copy: np.ndarray[Any, Any]) -> bool:
@@ -132,16 +132,16 @@ def copied(value: np.ndarray[Any, Any]) -> tuple[Cell, Kind] | None:
     if scope.eager or scope.caller is not NOBODY or scope.forward is not NOBODY or scope.trace is not NOBODY:
         return None
     x64 = jaxapi.X64.value
-    known = _COPIES.get(id(value))
-    if known is not None and known[0]() is value and known[3] is x64 and unchanged(value, known[1][0]):
-        return known[1], known[2]
+    known = COPIES.get(id(value))
+    if known is not None and known[0]() is value and known[2] is x64 and unchanged(value, known[1][0][0]):
+        return known[1]
     kind = _KINDS_OF_COPIES.get((value.dtype, value.shape, x64))
     if kind is None:
         return None
-    cell: Cell = [np.array(value, kind.aval.dtype, order="C")]
-    if value.dtype == cell[0].dtype:
-        _COPIES[id(value)] = weakref.ref(value), cell, kind, x64
-    return cell, kind
+    made: tuple[Cell, Kind] = [np.array(value, kind.aval.dtype, order="C")], kind
+    if value.dtype == kind.aval.dtype:
+        COPIES[id(value)] = weakref.ref(value), made, x64
+    return made
 
 
 def known_operand(value: np.ndarray[Any, Any]) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 from tape import jaxapi, layout
 from tape.configuration import CHANGES
 from tape.graph import constants, trie
-from tape.graph.constants import ARRAYS, KINDS_OF_ARRAYS, constant, copied, handle, leaf, no_array, operand, scalar
+from tape.graph.constants import ARRAYS, COPIES, KINDS_OF_ARRAYS, constant, copied, handle, leaf, no_array, operand, scalar
 from tape.graph.scope import LOCAL, Scope
 from tape.graph.segment import Extra, LeafNode, node_of
 from tape.graph.watcher import NOBODY
@@ -111,6 +111,8 @@ def connect(variable_type: type[Handle]) -> None:
             arrays=ARRAYS,
             kinds=KINDS_OF_ARRAYS,
             copied=copied,
+            copies=COPIES,
+            x64=jaxapi.X64,
             numpy=np.ndarray,
             generic=np.generic,
             dtype=np.dtype,

@@ -1,5 +1,7 @@
 """Arrays as operands: small ones of NumPy enter a program as they are, as copies; the results are those of arrays of JAX."""
 
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 
 import tape
 import tape.numpy as tnp
+from tape import layout
 from tape.errors import TapeTypeError
 from tape.graph.constants import copied
 from tape.graph.scope import LOCAL
@@ -97,6 +100,21 @@ def test_operands_that_look_alike_are_told_apart(known):
         np.testing.assert_array_equal((x + n.reshape(3, 2)).value, n.reshape(3, 2))
         np.testing.assert_array_equal((x + n.view(np.int32)).value, n.view(np.int32).astype(np.float32))
         np.testing.assert_array_equal((x + n.T).value, n.T)
+
+
+@pytest.mark.skipif(layout.NATIVE is None, reason="the recorder in Python runs")
+def test_a_copy_is_found_again_in_c(known):
+    x, names = tape.Variable(A), []
+    for _ in range(3):
+        (x * known + known).sum().backward()
+    y = x * known
+    sys.setprofile(lambda frame, event, _: names.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        y += known
+    finally:
+        sys.setprofile(None)
+    assert "in_trace" in names
+    assert "copied" not in names
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "int64", "uint16", "bool", "complex64", "complex128"])
