@@ -23,9 +23,7 @@ def deep_copy(variable: Any, memo: dict[int, Any]) -> Any:
     _refuse_past(variable, "deepcopy", "copy.deepcopy(x.detach())")
     copy = memo[id(variable)] = _leaf(look(variable), outside(variable._place, variable._segment), variable.name)
     gradient = _own_gradient(variable)
-    if gradient is not None:
-        copy.grad = deep_copy(gradient, memo)
-    return copy
+    return _with_gradient(copy, None if gradient is None else deep_copy(gradient, memo))
 
 
 def reduced(variable: Any) -> tuple[Any, ...]:
@@ -44,10 +42,14 @@ def _restored(
     if implementation is not None:
         value = jax.random.wrap_key_data(value, impl=implementation)
     kind = leaf_kind(value, requires_grad=True) if requires_grad else kind_of(jax.typeof(value), unrecorded=unrecorded)
-    leaf = _leaf(value, Place(-1, kind), name)
+    return _with_gradient(_leaf(value, Place(-1, kind), name), gradient)
+
+
+def _with_gradient(copy: Any, gradient: Handle | None) -> Any:
+    """Give a copy its gradient, which a frozen Variable has as well if sweeps reached it before, though none can be assigned to it."""
     if gradient is not None:
-        leaf.grad = gradient
-    return leaf
+        extra_of(copy).grad = gradient
+    return copy
 
 
 def _leaf(value: jax.Array, place: Place, name: str | None) -> Any:

@@ -55,6 +55,16 @@ def test_a_gradient_is_copied_as_what_it_is(way):
 
 
 @pytest.mark.parametrize("way", WAYS)
+def test_what_was_frozen_keeps_its_gradient(way):
+    x = tape.Variable([1.0, 2.0])
+    (x * x).sum().backward()
+    x.requires_grad_(False)
+    copied = WAYS[way](x)
+    assert not copied.requires_grad
+    np.testing.assert_array_equal(copied.grad.numpy(), x.grad.numpy())
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_keys_are_copied(way):
     key = tape.Variable(jax.random.key(3, impl="rbg"))
     copied = WAYS[way](key)
