@@ -109,6 +109,9 @@ ROWS = {
         ),
     ],
     "variables": [
+        ("m = np.ma.masked_less(A, 0)\nx * m", "m.filled(0.0)", "v = x * m.filled(0.0)", "same(v, [1.0, 0.0, 0.25])"),
+        ("m = np.ma.masked_less(A, 0)\ntnp.sum(m)", "or m.data", "v = tnp.sum(m.data)", "same(v, A.sum())"),
+        ("m = np.ma.masked_less(A, 0)\nx.value = m", "m.filled(0.0)", "x.value = m.filled(0.0)", "same(x, [1.0, 0.0, 0.5])"),
         ("tape.Variable('text')", "pass a number", "v = tape.Variable([1.0, 2.0])", "same(v, [1, 2])"),
         ("tape.Variable(2**40)", "pass a float", "v = tape.Variable(2.0**40)", "same(v, 2.0**40)"),
         ("c + 2**40", "pass a float", "v = c + 2.0**40", "same(v, A + 2.0**40)"),

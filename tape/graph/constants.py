@@ -68,7 +68,7 @@ def constant(value: object) -> Any:
         note_type(value)
     else:
         try:
-            value = jax.numpy.array(value) if isinstance(value, np.ndarray) else known_array(value)
+            value = jax.numpy.array(value) if isinstance(value, np.ndarray) and not _masked(value) else known_array(value)
         except (TypeError, ValueError) as e:
             raise errors.TapeTypeError(no_array(value, e)) from e
     return leaf(value, unrecorded=LOCAL.scope.caller.bring(value))
@@ -87,10 +87,16 @@ def known_array(value: object, *, copy: bool = False) -> jax.Array:
     0.10).
     """
     with jaxapi.ensure_compile_time_eval():
-        if isinstance(value, (np.ndarray, np.generic, bool, int, float, complex)) and not isinstance(value, np.ma.MaskedArray):
+        masked = _masked(value)
+        if isinstance(value, (np.ndarray, np.generic, bool, int, float, complex)) and not masked:
             array: jax.Array = jax.device_put(np.array(value) if copy and isinstance(value, np.ndarray) else value)
             return array
-        return jax.numpy.array(value) if copy else jax.numpy.asarray(value)
+        return jax.numpy.array(value) if copy and not masked else jax.numpy.asarray(value)
+
+
+def _masked(value: object) -> bool:
+    """Tell whether an array has a mask, which ``jnp.asarray`` refuses, and ``jnp.array`` would drop."""
+    return isinstance(value, np.ma.MaskedArray)
 
 
 def _of_array(value: Any) -> Any:
@@ -175,6 +181,9 @@ def no_array(value: object, error: Exception) -> str:
             f"an array that is changed in place (jax.Ref, {shape}) cannot be an operand of an op; read it before, and pass what it holds: "
             "f(x, ref[...]), or make it inside of the function with jax.new_ref"
         )
+    if _masked(value):
+        shape = f"shape {value.shape}, dtype {value.dtype}"  # type: ignore[attr-defined]
+        return f"a masked NumPy array ({shape}) would lose its mask; pass m.filled(0.0), or m.data for what is below the mask too"
     kind = f"a NumPy array of dtype {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
     said = "" if isinstance(value, np.ndarray) else f" ({error})"
     return f"cannot make an array of {kind}{said}; pass a number, a NumPy or JAX array of numbers, or nested lists of numbers"
