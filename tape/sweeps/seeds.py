@@ -141,11 +141,12 @@ def seeds_of(function: str, roots: list[Any], given: object, *, required: bool =
         if seed is None and extra is not None and extra.assigned and root._segment is not None and all(root is not r for r in consumed):
             seed = extra.grad  # noqa: PLW2901
             consumed.append(root)
-        seeds.append(_seed(function, i, root, seed))
+        seeds.append(seed_of(function, i, root, seed))
     return seeds, consumed
 
 
-def _seed(function: str, i: int, root: Handle, seed: Any) -> Any:
+def seed_of(function: str, i: int, root: Handle, seed: Any) -> Any:
+    """Check a seed; return it in the shape and dtype of its root (None: ones)."""
     aval = root._place.kind.aval
     if seed is None:
         if aval.size != 1:

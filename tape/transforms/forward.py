@@ -48,9 +48,8 @@ class Linear:
 
     def push(self, tangents: Sequence[object], batch: int | None = None) -> list[Variable]:
         """Push tangents (one per input leaf; with ``batch``, stacked along a first axis) forward to the outputs."""
-        roots = [
-            (g, _like(t, v, batch)) for g, t, v in zip(self.pulled, tangents, self.call.inputs, strict=True) if g._place.kind.requires_grad
-        ]
+        given = [_like(t, v, batch) for t, v in zip(tangents, self.call.inputs, strict=True)]  # all are checked, read or not
+        roots = [(g, t) for g, t in zip(self.pulled, given, strict=True) if g._place.kind.requires_grad]
         able = [s for s in self.seeds if roots and s._place.kind.requires_grad]
         nested = self.call.nested or any(isinstance(t, Handle) and t._place.kind.requires_grad for t in tangents)
         pushed = dict(zip(map(id, able), swept(roots, able, batch, create_graph=nested) if able else (), strict=True))

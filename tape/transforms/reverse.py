@@ -11,10 +11,12 @@ import numpy as np
 
 from tape import jaxapi
 from tape.errors import TapeTypeError
+from tape.graph.kinds import differentiable
 from tape.graph.segment import Handle
 from tape.graph.trees import flatten
 from tape.recording import record
 from tape.sweeps.differentiation import gradients
+from tape.sweeps.seeds import seed_of
 from tape.transforms.inputs import Call, check_callable, positions
 
 if TYPE_CHECKING:
@@ -94,7 +96,7 @@ def _differentiated(
     allow_int: bool,
 ) -> tuple[Call, list[Any]]:
     """Return a call of a function that returns one number, and the gradients of its inputs."""
-    chosen = positions("value_and_grad", argnums, len(args))
+    chosen = positions("grad", argnums, len(args))
     call = Call("grad", fun, args, kwargs, chosen, has_aux=has_aux, allow_int=allow_int)
     _check_scalar(call, holomorphic=holomorphic)
     gradients = pull(call, call.outputs, [None], create_graph=call.nested)
@@ -179,6 +181,9 @@ def vjp(fun: Callable[..., Any], *primals: object, has_aux: bool = False) -> Any
 def pull(call: Call, roots: Sequence[Variable], seeds: Sequence[object], *, create_graph: bool) -> list[Any]:
     """Gradients of ``roots`` with respect to a call's inputs; zeros where they are not connected."""
     chosen = [(r, s) for r, s in zip(roots, seeds, strict=True) if r._place.kind.requires_grad]
+    for i, (root, seed) in enumerate(zip(roots, seeds, strict=True)):  # what reaches no input is checked as well
+        if seed is not None and not root._place.kind.requires_grad and differentiable(root._place.kind.aval):
+            seed_of(call.name, i, root, seed)
     able = [v for v in call.inputs if v._place.kind.requires_grad]
     if chosen and able:
         roots, seeds = [r for r, _ in chosen], [s for _, s in chosen]

@@ -263,3 +263,16 @@ def test_what_is_no_function(name):
 def test_errors(call, error, words):
     with pytest.raises(error, match=words):
         call()
+
+
+@pytest.mark.parametrize("fun", [tnp.sum, lambda x: x.sum() * 0 + 1.0, lambda x: tnp.ones(())], ids=["linear", "constant", "unused"])
+def test_tangents_and_cotangents_are_checked_whether_they_are_read_or_not(fun):
+    with pytest.raises(TapeValueError, match=r"a tangent has shape \(3,\), but its primal has shape \(2,\)"):
+        tape.hvp(fun, (jnp.ones(2),), (jnp.ones(3),))
+    with pytest.raises(TapeValueError, match=r"a tangent has shape \(3,\), but its primal has shape \(2,\)"):
+        tape.linearize(fun, jnp.ones(2))[1](jnp.ones(3))
+    with pytest.raises(TapeTypeError, match="a tangent has dtype int32"):
+        tape.jvp(fun, (jnp.ones(2),), (jnp.ones(2, int),))
+    with pytest.raises(SeedError, match=r"the seed of root 0 has shape \(3,\), but the root has shape \(\)"):
+        tape.vjp(fun, jnp.ones(2))[1](jnp.ones(3))
+    assert tape.vjp(fun, jnp.ones(2))[1](1.0)[0].shape == (2,)
