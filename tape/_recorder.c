@@ -909,7 +909,7 @@ given_by(Walk *walk, PyObject *origin, PyObject *slot)
     PyObject *limit = PyErr_Occurred() ? NULL : PyObject_GetAttr(told.growth, name_limit);
     long long turns = limit == NULL ? 0 : PyLong_AsLongLong(limit);
     Py_XDECREF(limit);
-    if (PyErr_Occurred() || turns < 1 || serial > own || then % turns == 0) {
+    if (PyErr_Occurred() || turns < 1 || serial > own || (behind + 1 == then && then % turns == 0 && ((then / turns) & (then / turns - 1)) == 0)) {
         return NULL;
     }
     if (then != here) {

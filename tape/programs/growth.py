@@ -23,9 +23,11 @@ LIMIT = 64
 
 def count(segment: Segment, origin: Segment, slot: int) -> None:
     """Note that a value of ``origin`` enters a segment; where many lie behind each other, look whether it can have a gradient."""
-    if origin.generation >= segment.generation:
-        segment.generation = origin.generation + 1
-    turns, rest = divmod(segment.generation, LIMIT)
+    behind = origin.generation + 1
+    if behind < segment.generation:
+        return
+    segment.generation = behind
+    turns, rest = divmod(behind, LIMIT)
     if not rest and turns & (turns - 1) == 0 and _grows(origin, slot):  # now, and when twice as many do
         state = origin.state
         entry = producers(state.path())[slot]
