@@ -15,7 +15,7 @@ from tape import layout
 from tape.configuration import configuration
 from tape.graph.trie import CONSTANT
 from tape.graph.wengert import active, backwards, sweep
-from tape.ops.kernel import Op
+from tape.ops.kernel import Kernel, Op
 from tape.ops.placing import placing
 from tape.rules import table
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from tape.graph.kinds import Kind
     from tape.graph.trie import State
-    from tape.ops.kernel import Kernel
 
 ADD = Op("add_any", lax.add)
 
@@ -95,6 +94,15 @@ class Plan:
     hazard: State | None = None  # an entry that takes an unrecorded gradient for a constant
     pending: bool = False  # made for a segment that has not run
     pieces: dict[object, Any] = field(default_factory=dict)  # by where it is cut (tape.sweeps.streaming)
+    _seconds: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """What it is predicted to add to the compilation of a program."""
+        if self._seconds is None:
+            kernels = [step.op for step in self.instructions if isinstance(step.op, Kernel)]  # an addition is nearly nothing
+            self._seconds = float(sum([kernel.cost.part for kernel in kernels]))
+        return self._seconds
 
     def same(self, other: Plan) -> bool:
         """Tell whether two plans of a structure, for the same cotangents and ends, do the same."""

@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 
 SHORT = 8  # segments: fewer are swept as one program, as are those that follow one another without a loop
-SIZE = 128  # entries of a program for several turns, which compiles in a quarter of a second
+COMPILING = 0.35  # seconds that the turns of one program may add to its compilation, as predicted
 
 
-def together(size: int) -> int:
-    """Return how many turns of so many entries are one program: a power of two."""
-    return 1 << max(SIZE // max(size, SIZE // SHORT), 1).bit_length() - 1
+def together(seconds: float) -> int:
+    """Return how many turns, of which each adds so many seconds to the compilation of a program, are one: a power of two."""
+    return 1 << max(int(COMPILING / max(seconds, COMPILING / SHORT)), 1).bit_length() - 1
 
 
 class Parting:
@@ -70,7 +70,7 @@ class Parting:
         self._met.add(plan)
         if not self._loops:
             return False
-        begins = (ahead + 1) % together(len(plan.instructions)) == 0
+        begins = (ahead + 1) % together(plan.seconds) == 0
         if plan is last and self._whole and not begins:
             return False
         self._whole = begins

@@ -11,8 +11,9 @@ import pytest
 
 import tape
 import tape.numpy as tnp
+from tape import layout
 from tape.programs import policy
-from tape.sweeps import differentiation, sweep
+from tape.sweeps import differentiation, emission, sweep
 
 DT = 0.05
 START = np.array([0.5, 1.0], np.float32)
@@ -419,3 +420,34 @@ def test_saved_values_that_are_packed_between_looks():
             q = fall(*leaves, 12)
         (q**2).sum().backward()
         agree([v.grad for v in leaves], expected(12))
+
+
+@pytest.mark.skipif(layout.NATIVE is None, reason="the recorder in Python writes all of them")
+def test_a_multiple_of_many_turns_behind_a_sweep_does_not_end_the_fast_path(monkeypatch):
+    for _ in range(4):
+        swept(90)
+    slow = []
+    entered = emission._entered
+    monkeypatch.setattr(emission, "_entered", lambda *args: slow.append(args) or entered(*args))
+    swept(90)
+    assert len(slow) < 4
+
+
+def policy_of(w, turns):
+    """Steps with products of matrices, which compile for long: each looked at."""
+    x, taken = np.ones(4, np.float32), []
+    for k in range(turns):
+        logs = tape.nn.log_softmax(tnp.tanh(x @ w) @ w)
+        x = x * np.float32(0.5 + 0.1 * float(logs[0] > -1.0))
+        taken.append(logs[k % 4])
+    return sum(taken)
+
+
+def test_turns_of_products_are_soon_compiled(stats):
+    w = tape.Variable(np.linspace(-0.5, 0.5, 16, dtype=np.float32).reshape(4, 4))
+    for _ in range(40):
+        policy_of(w, 40).backward()
+        w.grad = None
+    stats.reset()
+    policy_of(w, 40).backward()
+    assert stats.interpreted == 0

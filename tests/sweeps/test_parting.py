@@ -10,9 +10,9 @@ from tape.sweeps.sweep import SHORT, Parting, together
 class Turn:
     """What a plan is, as far as this is concerned."""
 
-    def __init__(self, name, size):
+    def __init__(self, name, seconds):
         self.name = name
-        self.instructions = [None] * size
+        self.seconds = seconds
 
 
 def parts(turns):
@@ -25,38 +25,38 @@ def parts(turns):
     return written
 
 
-@pytest.mark.parametrize(("size", "several"), [(1, 8), (16, 8), (17, 4), (32, 4), (33, 2), (64, 2), (65, 1), (1000, 1)])
-def test_small_turns_are_swept_together(size, several):
-    assert together(size) == several
-    x = Turn("x", size)
+@pytest.mark.parametrize(("seconds", "several"), [(0.0, 8), (0.04, 8), (0.05, 4), (0.08, 4), (0.09, 2), (0.17, 2), (0.18, 1), (3.0, 1)])
+def test_turns_that_compile_soon_are_swept_together(seconds, several):
+    assert together(seconds) == several
+    x = Turn("x", seconds)
     assert set(parts([x] * 51)) == {"x", "x" * several}
 
 
 def test_a_short_loop_is_one_program():
-    x = Turn("x", 100)
+    x = Turn("x", 0.3)
     for n in range(1, SHORT + 1):
         assert parts([x] * n) == ["x" * n]
 
 
-@pytest.mark.parametrize("size", [10, 20, 50, 200])
-def test_lengths_do_not_make_parts(size):
-    x = Turn("x", size)
+@pytest.mark.parametrize("seconds", [0.03, 0.06, 0.14, 0.6])
+def test_lengths_do_not_make_parts(seconds):
+    x = Turn("x", seconds)
     met = {part for n in range(SHORT + 1, 100) for part in parts([x] * n)}
     assert len(met) <= 2
     for n in range(SHORT + 1, 100):
         assert len("".join(parts([x] * n))) == n
-        assert parts([x] * n).count("x") <= together(size) or together(size) == 1
+        assert parts([x] * n).count("x") <= together(seconds) or together(seconds) == 1
 
 
 def test_turns_with_two_looks():
-    a, b = Turn("a", 20), Turn("b", 10)
+    a, b = Turn("a", 0.06), Turn("b", 0.03)
     met = {part for n in range(SHORT, 60) for part in parts([a, b] * n)}
     assert met == {"a", "b", "ab"}
 
 
 def test_turns_that_branch():
     """However the branches follow one another, there are few programs: as many as turns swept together, for each branch."""
-    a, b, c = Turn("a", 30), Turn("b", 10), Turn("c", 100)
+    a, b, c = Turn("a", 0.08), Turn("b", 0.03), Turn("c", 0.3)
     draws = random.Random(0)  # noqa: S311 - no secret
     met = set()
     for _ in range(300):
@@ -67,5 +67,5 @@ def test_turns_that_branch():
 
 
 def test_what_does_not_repeat_is_not_parted():
-    layers = [Turn(str(i), 100) for i in range(30)]
+    layers = [Turn(str(i), 0.3) for i in range(30)]
     assert len(parts(layers)) == 1
