@@ -252,9 +252,12 @@ def noted() -> dict[str, _Noted]:
 
 def trim(segment: Segment) -> int:
     """Let a segment that has run (its lock is held) go of what no sweep from held Variables reads; return how many entries one passes."""
-    run = segment.run
+    run, released = segment.run, segment.released
     if run is None:
         return int(segment.state.depth)
+    if not segment.functions and segment.state.cached(("spent", released), lambda: spent(segment.state, released)):
+        forget(segment, origins=True)
+        return 0
     return _let_go(segment, run, _live(segment, run))
 
 

@@ -47,17 +47,18 @@ class Parting:
 
     Each turn of such a loop is a segment, and neither their number nor, where they branch, their order is known before.  Swept as one
     program each, the turns of all such loops share few programs; several equal ones behind each other as one program cost less.  So a long
-    loop is swept turn by turn, and equal turns some at a time, counted from its beginning, to which the sweep comes last.
+    loop is swept turn by turn, and equal turns some at a time: as many as the number of turns left, which ends with that to which the
+    sweep comes last, can be divided by, of the powers of two.
     """
 
-    __slots__ = ("_last", "_long", "_loops", "_met", "_whole")
+    __slots__ = ("_last", "_left", "_long", "_loops", "_met")
 
     def __init__(self) -> None:
         self._long: bool | None = None
         self._loops = False  # it came to one of them twice
         self._met: set[Plan] = set()
         self._last: Plan | None = None
-        self._whole = False  # what is written are equal turns, the last ones of those that are swept together
+        self._left = 0  # equal turns that are still to be swept with what is written
 
     def ends(self, plan: Plan, ahead: int) -> bool:
         """Tell whether what is written is to run before a segment is swept by ``plan``; about so many further ones are ``ahead``."""
@@ -70,10 +71,11 @@ class Parting:
         self._met.add(plan)
         if not self._loops:
             return False
-        begins = (ahead + 1) % together(plan.seconds) == 0
-        if plan is last and self._whole and not begins:
+        if plan is last and self._left:
+            self._left -= 1
             return False
-        self._whole = begins
+        turns = ahead + 1
+        self._left = min(turns & -turns, together(plan.seconds)) - 1
         return True
 
 
@@ -263,7 +265,7 @@ class Sweep:
     def arrive(self, target: Target, cotangent: Handle | None) -> None:
         """Add a cotangent to a leaf's gradient, or to what a segment is to be swept with."""
         target = resolved(target)
-        if target in self._ignored:
+        if self._ignored and target in self._ignored:
             return
         if isinstance(target, LeafNode):
             if self._targets is None or target in self._targets:
@@ -306,7 +308,7 @@ class Sweep:
         that were added to ``cotangents`` are returned: where each was, under which key, and what it was.
         """
         inputs = segment.state.inputs
-        if len(set(inputs)) == len(inputs) or segment.state.depth > len(segment.leaves) + 1:
+        if segment.state.depth > len(segment.leaves) + 1 or len(set(inputs)) == len(inputs):
             return ()
         taken: list[tuple[dict[Any, Any], Any, Any]] = []
         for slot in sorted(set(inputs).intersection(segment.origins).difference(cotangents)):

@@ -29,7 +29,7 @@ def parts(turns):
 def test_turns_that_compile_soon_are_swept_together(seconds, several):
     assert together(seconds) == several
     x = Turn("x", seconds)
-    assert set(parts([x] * 51)) == {"x", "x" * several}
+    assert set(parts([x] * 63)) == {"x" * n for n in (1, 2, 4, 8) if n <= several}
 
 
 def test_a_short_loop_is_one_program():
@@ -42,10 +42,10 @@ def test_a_short_loop_is_one_program():
 def test_lengths_do_not_make_parts(seconds):
     x = Turn("x", seconds)
     met = {part for n in range(SHORT + 1, 100) for part in parts([x] * n)}
-    assert len(met) <= 2
+    assert met <= {"x" * n for n in (1, 2, 4, 8) if n <= together(seconds)}
     for n in range(SHORT + 1, 100):
         assert len("".join(parts([x] * n))) == n
-        assert parts([x] * n).count("x") <= together(seconds) or together(seconds) == 1
+        assert len(parts([x] * n)) <= n // together(seconds) + 4
 
 
 def test_turns_with_two_looks():
