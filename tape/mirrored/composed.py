@@ -99,6 +99,7 @@ SLOPES: dict[str, dict[str, Given]] = {
             lambda x, y: _inside(x, y, _missing, 1.0),
         ),
         "logit": (slopes.logit,),
+        "xlogy": (lambda _, y: lax.log(y), lambda x, y: x / y),
         "xlog1py": (lambda _, y: lax.log1p(y), lambda x, y: x / (1 + y)),
         "spence": (slopes.spence,),  # JAX's is NaN from 1 to 2
     },

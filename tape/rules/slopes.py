@@ -121,12 +121,22 @@ def atan(x: Any) -> Any:
 
 def angle(x: Any, y: Any) -> Any:
     """``x / (x^2 + y^2)``."""
-    if jnp.iscomplexobj(x):
-        return x / (lax.square(x) + lax.square(y))
-    x, y = bounded(x), bounded(y)
-    r = scale(x, y)
-    u, v = x * r, y * r
+    return x / (lax.square(x) + lax.square(y)) if jnp.iscomplexobj(x) else _angle(x, y)
+
+
+@jax.custom_jvp
+def _angle(x: Any, y: Any) -> Any:
+    u, v, r = _scaled(x, y)
     return (u / squares(u, v)) * r
+
+
+@_angle.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    """By factors: a difference of quotients would be rounded oftener."""
+    u, v, r = _scaled(*primals)
+    fourth = lax.square(squares(u, v))
+    along, across = ((v - u) * (v + u)) / fourth, (2 * (u * v)) / fourth
+    return _angle(*primals), tangents[0] * ((along * r) * r) - tangents[1] * ((across * r) * r)
 
 
 @jax.custom_jvp
