@@ -61,10 +61,30 @@ rsqrt.defjvps(lambda t, slope, z: t * ((0.75 * power(z, -2)) / lax.sqrt(z)))
 @jax.custom_jvp
 def asin(z: Any) -> Any:
     """``(1 - z^2)^(-1/2)``."""
-    return lax.rsqrt(1 - z) * lax.rsqrt(1 + z)
+    r, _, rest = _one_minus_square(z)
+    root, side = lax.rsqrt(rest), lax.sign(lax.real(z)) * lax.sign(lax.imag(z))
+    across = jnp.where(side == 0, lax.imag(root), side * lax.abs(lax.imag(root)))  # of the cut, also where the square underflows
+    return _times(lax.complex(lax.real(root), across), r)
 
 
-asin.defjvps(lambda t, out, z: t * ((z * out) * atanh(z)))
+@asin.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    r, scaled, rest = _one_minus_square(primals[0])
+    slope = asin(*primals)
+    return slope, tangents[0] * _times((scaled / rest) * slope, r)
+
+
+def _one_minus_square(z: Any) -> tuple[Any, Any, Any]:
+    """A power of two, z and ``1 - z^2`` (by its factors) times it and its square: in range, where the root is."""
+    x, y = lax.real(z), lax.imag(z)
+    r = slopes.scale(x, y, lax.full_like(x, 1))
+    one, scaled = lax.complex(r, lax.full_like(r, 0)), _times(z, r)
+    return r, scaled, (one - scaled) * (one + scaled)
+
+
+def _times(z: Any, r: Any) -> Any:
+    """``z r`` by a real number."""
+    return lax.complex(lax.real(z) * r, lax.imag(z) * r)
 
 
 @jax.custom_jvp
@@ -146,4 +166,4 @@ sigma.defjvps(lambda t, out, z: t * logistic(z))
 def power(z: Any, y: int) -> Any:
     """``z^y`` of a negative whole number; scaled, for the square of the power of z is out of range before the result is."""
     scale = slopes.scale(lax.real(z), lax.imag(z))
-    return lax.integer_pow(lax.complex(lax.real(z) * scale, lax.imag(z) * scale), y) * lax.integer_pow(scale, -y)
+    return lax.integer_pow(_times(z, scale), y) * lax.integer_pow(scale, -y)

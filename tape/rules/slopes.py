@@ -243,9 +243,9 @@ def log_quotient(x: Any, y: Any, more: int) -> Any:
     rest = (e - short) + 1.4456468917292502e-16 if more else 0.0  # what e has beyond double precision
     head = half(x)
     d = ((short * head - y) + short * (x - head)) + rest * x
-    near = lax.abs(d) < 0.25 * y
+    near = lax.abs(d) < 0.5 * y
     s = jnp.where(near, d, 0) / (2 * y + jnp.where(near, d, 0))
-    series = polynomial(lax.square(s), [2 / (2 * k + 1) for k in range(6 if x.dtype.itemsize < 8 else 11)])  # of the inverse of tanh
+    series = polynomial(lax.square(s), [2 / (2 * k + 1) for k in range(8 if x.dtype.itemsize < 8 else 17)])  # of the inverse of tanh
     return jnp.where(near, s * series, lax.log(x / y) + more)
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 from math import log
 from typing import Any
 
+import jax.numpy as jnp
 from jax import lax
 
-from tape.rules import parameters
+from tape.rules import parameters, plane
 from tape.rules.registry import Cost, Example, elementwise
 
 _MATRIX = (2, 3)
 
 elementwise(
     "log2",
-    lambda ct, out, x, **_: ct * (1 / (x * log(2.0))),
+    lambda ct, out, x, **_: plane.quotient(ct * (1 / log(2.0)), x) if jnp.iscomplexobj(x) else ct * (1 / (x * log(2.0))),
     domain=((0.3, 3.0),),
     source="log2'(x) = 1 / (x log(2))",
     kinks=(0.0,),
