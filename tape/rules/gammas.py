@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tape.rules.slopes import LOG2_HEAD, LOG2_REST, difference, half, polynomial
+from tape.rules.slopes import LOG2_HEAD, LOG2_REST, beyond, difference, half, polynomial
 
 _STEPS = 8  # of the recurrence, to arguments at which the asymptotic series serves
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510, 43867 / 798, -174611 / 330, 854513 / 138)
@@ -78,12 +78,25 @@ def _cotangent(x: Any) -> list[tuple[Any, Any]]:
     ]
 
 
+_ZERO = (1.4616321449683622, 9.549995429965697e-17)  # of digamma, in two parts, and Taylor's coefficients about it
+_SERIES = (
+    *(0.9676722454476212, -0.4427631689835921, 0.258499760955651, -0.16394270544240652, 0.10782405069126237),
+    *(-0.07219956125645471, 0.04880428816414311, -0.03316112647484736, 0.022597648232218104, -0.01542476590494896),
+    *(0.010538791616612175, -0.007204534386356869, 0.004926781395729853, -0.003369801655439328, 0.002305126326734928),
+    *(-0.0015769367714301972, 0.0010788252019162967, -0.0007380709389960052, 0.000504953265834602),
+)
+
+
 @jax.custom_jvp
 def digamma(x: Any) -> Any:
     """Digamma, which left of zero is ``digamma(1 - x) - pi / tan(pi x)``, and NaN at its poles, of either sign.
 
-    Its terms are added in two parts: near a zero, of which there is one between any two poles, few digits would be left of a sum.
+    Its terms are added in two parts: near a zero, of which there is one between any two poles, few digits would be left of a sum.  Of the
+    one right of zero, it is a series.
     """
+    d = beyond(x, *_ZERO)
+    near = lax.abs(d) < 0.15
+    about = d * polynomial(jnp.where(near, d, 0), _SERIES[: 9 if x.dtype.itemsize < 8 else None])
     negative, y, angle = _reflected(x)
     plain = (y > 1e-30) & (y < 1e18)
     rest = difference(lax.optimization_barrier(lax.full_like(x, 1)), x)[1]  # XLA would add constants
@@ -95,7 +108,8 @@ def digamma(x: Any) -> Any:
         total, rounded = difference(total, -large)
         missing = missing + (rounded + small)
     pole = (y == 0) | (negative & ~(lax.abs(angle) > 0))
-    return jnp.where(pole, jnp.nan, jnp.where(plain, total + missing, jnp.where(y > 1, lax.log(y), -1 / y)))
+    apart = jnp.where(plain, total + missing, jnp.where(y > 1, lax.log(y), -1 / y))
+    return jnp.where(pole, jnp.nan, jnp.where(near, about, apart))
 
 
 digamma.defjvps(lambda t, out, x: t * trigamma(x))
@@ -146,8 +160,8 @@ def _log_times(y: Any, x: Any) -> tuple[Any, Any]:
     return total, rounded + (y * last + (y - head) * (LOG2_HEAD * k + 2 * small))
 
 
-def _large_density(a: Any, x: Any) -> Any:
-    """Density of a gamma distribution whose shape is 10 or more: its exponent is a small sum of large numbers."""
+def _large_exponent(a: Any, x: Any) -> tuple[Any, Any]:
+    """Logarithm of the density of a gamma distribution whose shape is 10 or more, in two parts: a small sum of large numbers."""
     info = np.finfo(x.dtype)
     x = jnp.clip(x, float(info.tiny), 1e9)
     a = lax.optimization_barrier(a)  # XLA would take a sum with a constant apart
@@ -156,22 +170,40 @@ def _large_density(a: Any, x: Any) -> Any:
     total, first = difference(of_x, of_a)
     distance, second = difference(a, x)
     total, third = difference(total, -distance)
-    missing = (rest - other) + (first + second + third) - (0.5 * log(2 * pi) + tail)
-    return lax.exp(total) * (1 + lax.expm1(missing))  # of two exponentials' product XLA makes one, of the sum
+    return total, (rest - other) + (first + second + third) - (0.5 * log(2 * pi) + tail)
+
+
+def _gamma_root(a: Any, x: Any, power: float) -> Any:
+    """A power of the gamma distribution's density of shape a; of small ones without logarithms, whose rounding would be multiplied."""
+    decay, small, large = lax.exp(-0.5 * power * x), (a < 10) & (x < 1e3), (a >= 10) & (a < 1e6) & (x >= 0)
+    gamma = _gamma(jnp.where(small, a, 1))
+    few = (lax.pow(x, power * (a - 1)) * decay) * decay / (gamma if power == 1 else lax.sqrt(gamma))
+    total, missing = _large_exponent(jnp.where(large, a, 10), x)
+    many = lax.exp(power * total) * (1 + lax.expm1(power * missing))  # of two exponentials' product XLA makes one, of the sum
+    return jnp.where(small, few, jnp.where(large, many, lax.exp(power * ((a - 1) * lax.log(x) - x - lax.lgamma(a)))))
 
 
 @jax.custom_jvp
 def gamma_density(a: Any, x: Any) -> Any:
-    """Density of the gamma distribution of shape a; for small ones without logarithms, whose rounding the exponential would multiply."""
-    root, small, large = lax.exp(-0.5 * x), (a < 10) & (x < 1e3), (a >= 10) & (a < 1e6) & (x >= 0)
-    few = (lax.pow(x, a - 1) * root) * root / _gamma(jnp.where(small, a, 1))
-    many = _large_density(jnp.where(large, a, 10), x)
-    return jnp.where(small, few, jnp.where(large, many, lax.exp((a - 1) * lax.log(x) - x - lax.lgamma(a))))
+    """Density of the gamma distribution of shape a."""
+    return _gamma_root(a, x, 1.0)
 
 
-gamma_density.defjvps(
-    lambda t, out, a, x: t * (out * (lax.log(x) - lax.digamma(a))),
-    lambda t, out, a, x: t * (out * ((a - 1 - x) / x)),
+@jax.custom_jvp
+def _root_of_density(a: Any, x: Any) -> Any:
+    """Its root, which is a normal number where the density's derivative is, also where the density is not."""
+    return _gamma_root(a, x, 0.5)
+
+
+def _along(t: Any, out: Any, a: Any, x: Any) -> Any:
+    slope, root = (a - 1 - x) / x, _root_of_density(a, x)
+    return t * jnp.where(out > 1e8 * float(np.finfo(x.dtype).tiny), out * slope, (root * slope) * root)
+
+
+gamma_density.defjvps(lambda t, out, a, x: t * (out * (lax.log(x) - lax.digamma(a))), _along)
+_root_of_density.defjvps(
+    lambda t, out, a, x: t * (0.5 * out * (lax.log(x) - lax.digamma(a))),
+    lambda t, out, a, x: t * (0.5 * out * ((a - 1 - x) / x)),
 )
 
 
