@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from tape.mirrored.mirror import mirrored
-from tape.rules import bessel, gates, gaussian, plane, slopes
+from tape.rules import bessel, cardinal, gates, gaussian, plane, slopes
 from tape.rules.cotangents import wide
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ SLOPES: dict[str, dict[str, Given]] = {
         "hypot": (_hypot, lambda x, y: _hypot(y, x)),
         "logaddexp": (gates.of_difference, lambda x, y: gates.of_difference(y, x)),
         "logaddexp2": (gates.of_binary_difference, lambda x, y: gates.of_binary_difference(y, x)),
-        "sinc": (slopes.sinc,),
+        "sinc": (cardinal.sinc,),
     },
     "jax.scipy.special": {
         "ndtr": (gaussian.density,),
@@ -112,7 +112,7 @@ PLANE: dict[str, tuple[Slope, ...]] = {
     "silu": (gates.silu,),
     "swish": (gates.silu,),
     "logaddexp": (lambda x, y: plane.sigma(x - y), lambda x, y: plane.sigma(y - x)),
-    "sinc": (slopes.sinc,),
+    "sinc": (cardinal.sinc,),
 }
 
 
