@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import optax
-from experiment import options, picture, progress
+from experiment import minimise, options, picture
 
-import interop.optax
 import tape
 import tape.numpy as tnp
 
@@ -85,28 +84,25 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     rng = np.random.default_rng(chosen.seed)
     layers = initialise(rng)
     steps, count = (150, 200) if chosen.quick else (4000, 1000)
-    optimizer = interop.optax.Optimizer(layers, optax.adam(optax.cosine_decay_schedule(4e-3, steps)))
-    losses = []
-    for _ in progress(range(steps), "training"):
+
+    def loss() -> Any:
         points = np.stack([rng.uniform(-1, 1, count), rng.uniform(0, 1, count)], axis=1).astype("float32")
-        loss = (residual(layers, points) ** 2).mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.detach())
+        return (residual(layers, points) ** 2).mean()
+
+    losses = minimise(loss, layers, optax.adam(optax.cosine_decay_schedule(4e-3, steps)), steps, "training")
     x, times = np.linspace(-1, 1, 201), np.linspace(0, 1, 5)
     expected = finite_differences(x, times)
     with tape.no_grad():
         found = np.array([network(layers, tnp.asarray(x, "float32"), tnp.full(len(x), t, "float32")).numpy() for t in times])
     error = float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
-    print(f"loss {float(losses[0]):.2e} at first, {float(losses[-1]):.2e} at last; {error:.2%} from finite differences (relative, L2)")
+    print(f"loss {losses[0]:.2e} at first, {losses[-1]:.2e} at last; {error:.2%} from finite differences (relative, L2)")
     assert error < (0.5 if chosen.quick else 0.02)
     with picture(chosen.output, 2, "Burgers' equation, learned from the equation alone") as (left, right):
         for k, t in enumerate(times):
             left.plot(x, expected[k], color=f"C{k}", label=f"t = {t:g}")
             left.plot(x, found[k], "k:", linewidth=2)
         left.set(xlabel="x", ylabel="u", title="Finite differences (lines) and the network (dots)")
-        right.semilogy([float(v) for v in losses])
+        right.semilogy(losses)
         right.set(xlabel="step", ylabel="mean squared residual", title="Loss")
     return {"error": error}
 

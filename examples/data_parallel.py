@@ -17,32 +17,17 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from experiment import options, picture, progress
+from experiment import layers, options, picture, progress
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import tape
 import tape.numpy as tnp
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 Array = np.ndarray[Any, Any]
-RATE = 0.05
-
-
-def initialise(seed: int, layers: int, width: int, sharding: NamedSharding) -> list[Any]:
-    """Draw the weights of a deep network, one copy for each device: the first axis is that of the devices."""
-    rng = np.random.default_rng(seed)
-    count = sharding.mesh.devices.size
-    parameters = []
-    for i in range(layers):
-        weights = rng.normal(size=(1, width, width)) * (1 / width) ** 0.5
-        for name, value in ((f"layer {i + 1}", weights), (f"bias {i + 1}", np.zeros((1, 1, width)))):
-            copies = np.broadcast_to(value, (count, *value.shape[1:])).astype(np.float32)
-            parameters.append(tape.Variable(jax.device_put(copies, sharding), name=name))
-    return parameters
 
 
 def losses_of(parameters: Sequence[Any], inputs: Any, targets: Any) -> Any:
@@ -73,12 +58,11 @@ def all_reduce(own: Any) -> Any:
 @jax.jit
 def descend(value: Any, gradient: Any) -> Any:
     """One step of gradient descent."""
-    return value - RATE * gradient
+    return value - 0.05 * gradient
 
 
-def overlapped(parameters: Sequence[Any], batch: tuple[Any, Any]) -> int:
+def overlapped(_: Sequence[Any], losses: Any) -> int:
     """Take a step; return how many means were there when the last gradient came."""
-    losses = losses_of(parameters, *batch)
     under_way = []
     last = None
     for parameter, gradient in tape.stream_gradients(losses, np.ones(losses.shape, np.float32)):
@@ -89,9 +73,8 @@ def overlapped(parameters: Sequence[Any], batch: tuple[Any, Any]) -> int:
     return sum(mean.is_ready() for mean in under_way)
 
 
-def after_the_sweep(parameters: Sequence[Any], batch: tuple[Any, Any]) -> int:
+def after_the_sweep(parameters: Sequence[Any], losses: Any) -> int:
     """Take a step that adds up once everything is swept."""
-    losses = losses_of(parameters, *batch)
     losses.backward(np.ones(losses.shape, np.float32))
     jax.block_until_ready([p.grad.value for p in parameters])
     for parameter in reversed(parameters):
@@ -100,21 +83,20 @@ def after_the_sweep(parameters: Sequence[Any], batch: tuple[Any, Any]) -> int:
     return 0
 
 
-def alone(seed: int, layers: int, width: int, batch: tuple[Any, Any], steps: int) -> list[Any]:
-    """What one device makes of the whole batch, in plain JAX: the parameters after training."""
-    inputs, targets = (x.reshape(-1, width) for x in batch)
-    own = NamedSharding(Mesh(np.asarray(jax.devices()[:1]), "devices"), PartitionSpec("devices"))
-    values = [p.value[0] for p in initialise(seed, layers, width, own)]
-
-    def loss(values: list[Any]) -> Any:
-        h = inputs
-        for weights, bias in zip(values[::2], values[1::2], strict=True):
-            h = jnp.tanh(h @ weights + bias)
-        return ((h - targets) ** 2).mean()
-
-    for _ in range(steps):
-        values = [v - RATE * g for v, g in zip(values, jax.jit(jax.grad(loss))(values), strict=True)]
-    return values
+def train(
+    step: Callable[..., int], devices: Sequence[Any], start: Sequence[Array], data: Array, steps: int
+) -> tuple[list[Any], list[float], int]:
+    """Train a copy of the network on each device; return the weights, how long steps took, and what the last one returned."""
+    sharding = NamedSharding(Mesh(np.asarray(devices), "devices"), PartitionSpec("devices"))  # by the first axis
+    parameters = [tape.Variable(jax.device_put(np.stack([value] * len(devices)), sharding)) for value in start]
+    batch = jax.device_put(data.reshape(2, len(devices), -1, data.shape[-1]), NamedSharding(sharding.mesh, PartitionSpec(None, "devices")))
+    taken, done = [], 0
+    for _ in progress(range(steps), step.__name__.replace("_", " ")):
+        begun = time.perf_counter()
+        done = step(parameters, losses_of(parameters, *batch))
+        jax.block_until_ready([p.value for p in parameters])
+        taken.append(1e3 * (time.perf_counter() - begun))
+    return parameters, taken, done
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -123,30 +105,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = options(__doc__, arguments, "data_parallel.png", **numbers)
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", chosen.devices)  # before JAX makes its first array
-    layers, width, part = (3, 16, 8) if chosen.quick else (8, 512, 256)
-    sharding = NamedSharding(Mesh(np.asarray(jax.devices()), "devices"), PartitionSpec("devices"))
-    rng = np.random.default_rng(chosen.seed + 1)
-    data = rng.normal(size=(2, chosen.devices, part, width)).astype(np.float32)
-    batch: tuple[Any, Any] = tuple(jax.device_put(x, sharding) for x in data)  # type: ignore[assignment]
-    print(f"{chosen.devices} devices: {', '.join(map(str, jax.devices()))}")
-    expected = alone(0, layers, width, (data[0], data[1]), chosen.steps)
-    taken: dict[str, list[float]] = {}
-    for name, step in (("overlapped", overlapped), ("after the sweep", after_the_sweep)):
-        parameters = initialise(0, layers, width, sharding)
-        taken[name], done = [], 0
-        for _ in progress(range(chosen.steps), name):
-            start = time.perf_counter()
-            done = step(parameters, batch)
-            jax.block_until_ready([p.value for p in parameters])
-            taken[name].append(1e3 * (time.perf_counter() - start))
-        distance = max(float(np.abs(p.numpy() - np.asarray(e)).max()) for p, e in zip(parameters, expected, strict=True))
-        settled = min(taken[name][len(taken[name]) // 2 :])
-        print(f"{name:<16}{settled:8.1f} ms a step at best, {done:>3} of {len(parameters)} all-reduces done when the last gradient came;")
-        print(f"{'':<16}all devices within {distance:.0e} of one device alone")
-        assert distance < 1e-6
+    devices = jax.devices()
+    print(f"{chosen.devices} devices: {', '.join(map(str, devices))}")
+    count, width, part = (3, 16, 8) if chosen.quick else (8, 512, 256)
+    rng = np.random.default_rng(chosen.seed)
+    data = rng.normal(size=(2, chosen.devices * part, width)).astype(np.float32)
+    start = [value for w, b in layers(rng, [width] * (count + 1), gain=1.0) for value in (w, b[None])]
+    alone, _, _ = train(after_the_sweep, devices[:1], start, data, chosen.steps)
     with picture(chosen.output, 1, f"A step on {chosen.devices} devices") as (axes,):
-        for name, times in taken.items():
-            axes.plot(times, "o-", label=f"all-reduces {name}")
+        for step in (overlapped, after_the_sweep):
+            name = step.__name__.replace("_", " ")
+            parameters, taken, done = train(step, devices, start, data, chosen.steps)
+            distance = max(float(np.abs(p.numpy() - one.numpy()).max()) for p, one in zip(parameters, alone, strict=True))
+            print(f"{name:<16}{min(taken):8.1f} ms a step at best, {done:>3} of {len(start)} all-reduces done when the last gradient came;")
+            print(f"{'':<16}all devices within {distance:.0e} of one device alone")
+            assert distance < 1e-6
+            axes.plot(taken, "o-", label=f"all-reduces {name}")
         axes.set(xlabel="step", ylabel="milliseconds", yscale="log")
 
 

@@ -1,21 +1,28 @@
-"""What the examples of this folder share: their command line, a bar of progress, and the file of their picture."""
+"""What the examples of this folder share: their command line, data and weights, the training loop, and the file of their picture."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib import pyplot as plt
 
+import interop
 from tape.terminal.progress import progress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["options", "picture", "progress"]
+    import optax
+
+__all__ = ["digits", "layers", "minimise", "mosaic", "options", "picture", "progress"]
+
+Array = np.ndarray[Any, Any]
 
 
 def options(doc: str | None, arguments: Sequence[str] | None, picture: str, **numbers: tuple[float, str]) -> argparse.Namespace:
@@ -31,6 +38,42 @@ def options(doc: str | None, arguments: Sequence[str] | None, picture: str, **nu
     parser.add_argument("--output", type=Path, default=Path(picture), help="where to save the picture (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="a few steps only, to see that everything works")
     return parser.parse_args(arguments)
+
+
+def digits(seed: int) -> tuple[Array, Array, Array, Array]:
+    """Return handwritten digits, pixels in [0, 1] and one-hot labels: 75 % of the 1797 of scikit-learn, and the rest, to test on."""
+    from sklearn.datasets import load_digits  # noqa: PLC0415 - most examples do without scikit-learn
+    from sklearn.model_selection import train_test_split  # noqa: PLC0415
+
+    pixels, targets = load_digits(return_X_y=True)
+    data = (pixels / 16).astype("float32"), np.eye(10, dtype="float32")[targets]
+    images, test_images, labels, test_labels = train_test_split(*data, test_size=0.25, stratify=targets, random_state=seed)
+    return images, labels, test_images, test_labels
+
+
+def layers(rng: np.random.Generator, widths: Sequence[int], gain: float = 2.0, dtype: str = "float32") -> list[tuple[Array, Array]]:
+    """Draw weights of variance ``gain / inputs`` for each dense layer, and biases of zero."""
+    return [((rng.normal(size=(a, b)) * (gain / a) ** 0.5).astype(dtype), np.zeros(b, dtype)) for a, b in itertools.pairwise(widths)]
+
+
+def minimise(loss: Callable[[], Any], parameters: Any, by: optax.GradientTransformation, steps: int, doing: str) -> list[float]:
+    """Train ``parameters`` beside a bar of progress that says what it is ``doing``; return the losses of all steps."""
+    optimizer = interop.optax.Optimizer(parameters, by)
+    losses = []
+    for _ in progress(range(steps), doing):
+        now = loss()
+        now.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(now.detach())
+    return [float(value) for value in losses]
+
+
+def mosaic(images: Array) -> Array:
+    """Lay images of shape (rows, columns, height, width, ...) beside each other, one pixel apart."""
+    apart = np.pad(images.reshape(images.shape[:4]), ((0, 0), (0, 0), (1, 1), (1, 1)))
+    rows, columns, height, width = apart.shape
+    return apart.transpose(0, 2, 1, 3).reshape(rows * height, columns * width)
 
 
 @contextlib.contextmanager

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import optax
-from experiment import options, picture, progress
+from experiment import minimise, options, picture, progress
 from sklearn.datasets import load_digits
 
-import interop.optax
 import tape
 import tape.numpy as tnp
 
@@ -46,11 +45,7 @@ def train(images: Array, labels: Array, rng: np.random.Generator, steps: int) ->
     """Return trained weights as one Variable."""
     start = np.concatenate([(rng.normal(size=s) * s[0] ** -0.5).ravel() for s in SHAPES])
     flat = tape.Variable(start.astype("float32"))
-    optimizer = interop.optax.Optimizer([flat], optax.adam(1e-2))
-    for _ in progress(range(steps), "training"):
-        loss_of(flat, images, labels).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    minimise(lambda: loss_of(flat, images, labels), [flat], optax.adam(1e-2), steps, "training")
     return flat
 
 

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import optax
-from experiment import options, picture, progress
+from experiment import minimise, options, picture
 
-import interop.optax
 import tape
 import tape.numpy as tnp
 
@@ -97,16 +96,11 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     chosen = options(__doc__, arguments, "trees.png")
     rng = np.random.default_rng(chosen.seed)
     p = initialise(rng)
-    optimizer = interop.optax.Optimizer(p, optax.adam(3e-3))
-    steps = 40 if chosen.quick else 2500
-    losses = []
-    for _ in progress(range(steps), "a new structure each step"):
-        loss = loss_of(p, [grow(rng, int(rng.integers(2, 7))) for _ in range(BATCH)])
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.detach())
-    curve = [float(v) for v in losses]
+
+    def loss() -> Any:
+        return loss_of(p, [grow(rng, int(rng.integers(2, 7))) for _ in range(BATCH)])
+
+    curve = minimise(loss, p, optax.adam(3e-3), 40 if chosen.quick else 2500, "a new structure each step")
     sizes = (4, 16) if chosen.quick else (2, 4, 6, 10, 16, 24)
     right = {size: accuracy(p, rng, size, 20 if chosen.quick else 150) for size in sizes}
     print(f"loss {np.mean(curve[:20]):.3f} -> {np.mean(curve[-20:]):.3f}")

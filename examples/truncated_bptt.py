@@ -17,31 +17,25 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import gc
 import io
-import time
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
-from experiment import options
-from matplotlib import pyplot as plt
+from experiment import options, picture
 
 import interop.optax
 import tape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 Array = np.ndarray[Any, Any]
 Parameters = dict[str, Any]
 
 STREAMS = 16  # places of the text that are read at once
 HIDDEN = 64
-NATS = np.log(2.0)
 
 
 def text() -> str:
@@ -54,23 +48,18 @@ def text() -> str:
 
 def windows(letters: Array, length: int) -> Iterator[tuple[Array, Array]]:
     """Yield letters and the ones that follow them, shape (length, STREAMS), for ever; streams start at different places."""
-    starts = np.linspace(0, len(letters), STREAMS, endpoint=False).astype(int)
-    at = 0
+    places = np.linspace(0, len(letters), STREAMS, endpoint=False).astype(int) + np.arange(length + 1)[:, None]
     while True:
-        places = (starts[None] + at + np.arange(length + 1)[:, None]) % len(letters)
-        yield letters[places[:-1]], letters[places[1:]]
-        at += length
+        read = letters[places % len(letters)]
+        yield read[:-1], read[1:]
+        places = places + length
 
 
-def initialise(seed: int, kinds: int) -> Parameters:
+def initialise(rng: np.random.Generator, kinds: int) -> Parameters:
     """Draw the weights of a recurrent layer and of its output."""
-    rng = np.random.default_rng(seed)
-    shapes = {"embed": (kinds, HIDDEN), "recur": (HIDDEN, HIDDEN), "bias": (HIDDEN,), "out": (HIDDEN, kinds), "out_bias": (kinds,)}
-    scale = {"bias": 0.0, "out_bias": 0.0}
-    return {
-        name: tape.Variable((rng.normal(size=shape) * scale.get(name, shape[0] ** -0.5)).astype(np.float32), name=name)
-        for name, shape in shapes.items()
-    }
+    shapes = {"embed": (kinds, HIDDEN), "recur": (HIDDEN, HIDDEN), "out": (HIDDEN, kinds)}
+    weights = {name: tape.Variable((rng.normal(size=s) * s[0] ** -0.5).astype("float32"), name=name) for name, s in shapes.items()}
+    return weights | {name: tape.Variable(np.zeros(n, "float32"), name=name) for name, n in (("bias", HIDDEN), ("out_bias", kinds))}
 
 
 def unrolled(p: Parameters, state: Any, letters: Array, following: Array, lib: Any = tape) -> tuple[Any, Any]:
@@ -80,83 +69,36 @@ def unrolled(p: Parameters, state: Any, letters: Array, following: Array, lib: A
         state = lib.numpy.tanh(p["embed"][now] + state @ p["recur"] + p["bias"])
         scores = lib.nn.log_softmax(state @ p["out"] + p["out_bias"])
         total = total - scores[np.arange(STREAMS), after].mean()
-    return total / (len(letters) * NATS), state
+    return total / (len(letters) * np.log(2.0)), state
 
 
-def kept(loss: Any) -> tuple[int, int]:
-    """Return the bytes that the tape keeps for the sweep from a loss, and how many entries."""
-    loss.block_until_ready()
-    stats = tape.stats()
-    return stats.live_bytes, stats.live_entries
-
-
-def train(letters: Array, kinds: int, steps: int, length: int, seed: int) -> tuple[Parameters, Any, list[float], list[int]]:
-    """Train on ``steps`` windows; return the parameters, the state, the losses, and the bytes kept before some sweeps."""
-    p = initialise(seed, kinds)
+def train(p: Parameters, letters: Array, steps: int, length: int, *, cut: bool) -> tuple[list[float], list[int]]:
+    """Train on ``steps`` windows; return the losses, and the bytes that are kept before each sweep, when they are most."""
     optimizer = interop.optax.Optimizer(p, optax.adam(3e-3))
     state = tape.constant(np.zeros((STREAMS, HIDDEN), np.float32))
-    losses, memory = [], []
-    start = time.perf_counter()
-    every = max(1, steps // 10)
-    print(f"{'windows':>8}{'letters':>10}{'bits/letter':>13}{'bytes kept':>12}{'entries':>9}{'seconds':>9}")
-    for k, (now, after) in zip(range(1, steps + 1), windows(letters, length), strict=False):
-        loss, state = unrolled(p, state, now, after)
-        losses.append(loss.detach())
-        shown = k % every == 0
-        if shown:  # look before the sweep, when most is kept
-            found, entries = kept(loss)
-            memory.append(found)
-            bits = float(np.mean([float(x) for x in losses[-every:]]))
-            print(f"{k:>8}{k * length * STREAMS:>10}{bits:>13.3f}{found:>12}{entries:>9}{time.perf_counter() - start:>9.1f}", flush=True)
-        loss.backward()
+    losses, kept = [], []
+    for k, window in zip(range(1, steps + 1), windows(letters, length), strict=False):
+        loss, state = unrolled(p, state, *window)
+        losses.append(float(loss))
+        kept.append(tape.stats().live_bytes)
+        if cut and k % max(1, steps // 10) == 0:
+            print(f"{k:>8}{k * length * STREAMS:>10}{np.mean(losses[-steps // 10 :]):>13.3f}{kept[-1]:>12}", flush=True)
+        loss.backward(retain_graph=not cut)
         optimizer.step()
         optimizer.zero_grad()
-        loss.unchain_backward()
-    return p, state, [float(x) for x in losses], memory
+        if cut:
+            loss.unchain_backward()
+    return losses, kept
 
 
-def never_cut(p: Parameters, letters: Array, steps: int, length: int) -> list[int]:
-    """Return the bytes kept before the sweep of each window when nothing is cut."""
-    state = tape.constant(np.zeros((STREAMS, HIDDEN), np.float32))
-    memory = []
-    for _, (now, after) in zip(range(steps), windows(letters, length), strict=False):
-        loss, state = unrolled(p, state, now, after)
-        memory.append(kept(loss)[0])
-        loss.backward(retain_graph=True)
-        for v in p.values():
-            v.zero_grad()
-    return memory
-
-
-def compare_with_jax(p: Parameters, state: Any, now: Array, after: Array) -> float:
-    """Return how far the gradient of a window that follows others is from that of ``jax.grad`` for this window alone."""
-    for v in p.values():
-        v.zero_grad()
-    loss, state = unrolled(p, state, now, after)
+def distance_from_jax(p: Parameters, first: Sequence[Array], second: Sequence[Array]) -> float:
+    """Return how far the gradient of a window that follows another is from that of ``jax.grad`` for this window alone, relatively."""
+    loss, state = unrolled(p, np.zeros((STREAMS, HIDDEN), np.float32), *first)
     loss.unchain_backward()
-    given = state.value
-    loss, _ = unrolled(p, state, now, after)
-    loss.backward()
-    expected = jax.grad(lambda q: unrolled(q, given, jnp.asarray(now), jnp.asarray(after), lib=jax)[0])({n: v.value for n, v in p.items()})
-    largest = max(float(jnp.abs(g).max()) for g in expected.values())
-    return max(float(jnp.abs(p[n].grad.value - g).max()) for n, g in expected.items()) / largest
-
-
-def draw(losses: Sequence[float], cut: Sequence[int], grown: Sequence[int], output: Path) -> None:
-    """Save the learning curve, and what is kept with and without the cut."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.5), layout="constrained")
-    width = max(1, len(losses) // 50)
-    smooth = np.convolve(losses, np.ones(width) / width, "valid")
-    left.plot(np.arange(len(smooth)) + width, smooth)
-    left.set(xlabel="window", ylabel="bits per letter", title="Training loss")
-    right.plot(np.linspace(len(losses) / len(cut), len(losses), len(cut)), [b / 1e6 for b in cut], "o-", label="with unchain_backward()")
-    right.plot(range(1, len(grown) + 1), [b / 1e6 for b in grown], label=f"without, first {len(grown)} windows")
-    right.set(xlabel="window", ylabel="megabytes kept for sweeps", title="Memory", xscale="log", ylim=(0, None))
-    for axes in (left, right):
-        axes.grid(alpha=0.3)
-    right.legend()
-    figure.savefig(output, dpi=120)
-    plt.close(figure)
+    given = {name: v.value for name, v in p.items()}
+    expected = jax.grad(lambda q: unrolled(q, state.value, *second, lib=jax)[0])(given)
+    found = dict(zip(p, tape.gradients(unrolled(p, state, *second)[0], list(p.values())), strict=True))
+    return max(float(abs(found[n].value - g).max()) for n, g in expected.items()) / max(float(abs(g).max()) for g in expected.values())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -166,26 +108,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
     characters = sorted(set(text()))
     letters = np.searchsorted(characters, list(text()))
     print(f"{len(letters)} letters of {len(characters)} kinds")
-    gc.collect()
-    gc.disable()  # what is freed is freed at once
-    try:
-        steps, length = (30, 2) if chosen.quick else (chosen.steps, chosen.window)
-        p, state, losses, memory = train(letters, len(characters), steps, length, chosen.seed)
-        now, after = next(windows(letters, length))
-        distance = compare_with_jax(p, state, now, after)
-        print(f"\nLargest distance from jax.grad of one window, relative: {distance:.1e}")
-        del state, now, after
-        grown = never_cut(p, letters, 4 if chosen.quick else 12, length)
-    finally:
-        gc.enable()
-    print(f"Kept for a sweep: {memory[-1]} bytes in window {steps};", end=" ")
+    steps, length = (30, 2) if chosen.quick else (chosen.steps, chosen.window)
+    print(f"{'windows':>8}{'letters':>10}{'bits/letter':>13}{'bytes kept':>12}")
+    p = initialise(np.random.default_rng(chosen.seed), len(characters))
+    losses, kept = train(p, letters, steps, length, cut=True)
+    ahead = windows(letters, length)
+    distance = distance_from_jax(p, next(ahead), next(ahead))
+    print(f"largest distance from jax.grad of one window, relative: {distance:.1e}")
+    _, grown = train(p, letters, 4 if chosen.quick else 12, length, cut=False)
+    print(f"kept for a sweep: {kept[-1]} bytes in window {steps};", end=" ")
     print(f"without the cut {grown[0]} in window 1, {grown[-1]} in window {len(grown)}")
     assert distance < 1e-5
-    assert len(set(memory)) == 1  # to the byte
+    assert len(set(kept[1:])) == 1  # to the byte
     assert grown[-1] > grown[0]
-    assert np.mean(losses[-10:]) < (1 if chosen.quick else 0.5) * losses[0]
-    draw(losses, memory, grown, chosen.output)
-    print(f"{losses[0]:.2f} bits per letter at first, {np.mean(losses[-10:]):.2f} at last; picture in {chosen.output}")
+    last = np.mean(losses[-10:])
+    assert last < (1 if chosen.quick else 0.5) * losses[0]
+    print(f"{losses[0]:.2f} bits per letter at first, {last:.2f} at last")
+    with picture(chosen.output, 2, "A text, letter by letter") as (left, right):
+        width = max(1, steps // 50)
+        left.plot(np.convolve(losses, np.ones(width) / width, "valid"))
+        left.set(xlabel="window", ylabel="bits per letter", title="Training loss")
+        right.plot(range(1, steps + 1), np.divide(kept, 1e6), label="with unchain_backward()")
+        right.plot(range(1, len(grown) + 1), np.divide(grown, 1e6), "o-", label=f"without, {len(grown)} windows")
+        right.set(xlabel="window", ylabel="megabytes kept for sweeps", title="Memory", xscale="log", ylim=(0, None))
 
 
 if __name__ == "__main__":

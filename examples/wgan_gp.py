@@ -11,12 +11,12 @@ and the double sweep costs twice its number of calls.
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 import optax
-from experiment import options, picture, progress
+from experiment import layers, mosaic, options, picture, progress
 from sklearn.datasets import load_digits
 
 import interop.optax
@@ -29,14 +29,6 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 NOISE, BATCH, PENALTY, CRITIC_STEPS = 16, 64, 10.0, 5
-
-
-def layers(rng: np.random.Generator, widths: Sequence[int]) -> list[tuple[Any, Any]]:
-    """Weights of He's scale, and biases."""
-    return [
-        (tape.Variable((rng.normal(size=(a, b)) * (2 / a) ** 0.5).astype("float32")), tape.Variable(np.zeros(b, "float32")))
-        for a, b in itertools.pairwise(widths)
-    ]
 
 
 def dense(network: Sequence[tuple[Any, Any]], x: Any) -> Any:
@@ -64,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, list[float]]:
     chosen = options(__doc__, arguments, "wgan_gp.png")
     rng = np.random.default_rng(chosen.seed)
     images = (load_digits().data / 16).astype("float32")
-    generator, critic = layers(rng, (NOISE, 128, 128, 64)), layers(rng, (64, 128, 128, 1))
+    generator, critic = (jax.tree.map(tape.Variable, layers(rng, widths)) for widths in ((NOISE, 128, 128, 64), (64, 128, 128, 1)))
     of_generator, of_critic = (interop.optax.Optimizer(n, optax.adam(5e-4, b1=0.5, b2=0.9)) for n in (generator, critic))
     distances, slopes = [], []
     for _ in progress(range(10 if chosen.quick else 2500), "training"):
@@ -94,8 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, list[float]]:
     with picture(chosen.output, 2, "A Wasserstein GAN with gradient penalty") as (left, right):
         left.plot(curves["distance"], label="estimated distance")
         left.set(xlabel="step of the generator")
-        apart = np.pad(shown[:50].reshape(5, 10, 8, 8), ((0, 0), (0, 0), (1, 1), (1, 1)))  # digits fill their 8 by 8 pixels
-        right.imshow(apart.transpose(0, 2, 1, 3).reshape(50, 100), cmap="gray_r")
+        right.imshow(mosaic(shown[:50].reshape(5, 10, 8, 8)), cmap="gray_r")
         right.set(title="generated digits", xticks=[], yticks=[])
     return curves
 
