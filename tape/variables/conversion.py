@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import html
+import re
 import sys
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from tape.graph.segment import Handle
 
 T = TypeVar("T")
+_ABOUT = re.compile(r",\s+(?=shape=|dtype=)")  # between the numbers of an array and what is said of them
+_BELOW = "\n" + " " * len("Variable(")
 
 
 class Convertible(methods.ArrayMethods):
@@ -154,14 +157,17 @@ class Convertible(methods.ArrayMethods):
             value = look(self)
         except ConcretizationError:
             value = None
-        flags = ", requires_grad=True" if self._place.kind.requires_grad else ""
-        named = f", name={self._extra.name!r}" if self._extra is not None and self._extra.name else ""
+        about = ["requires_grad=True"] if self._place.kind.requires_grad else []
+        if self._extra is not None and self._extra.name:
+            about.append(f"name={self._extra.name!r}")
         if value is None or isinstance(value, jax.core.Tracer) or boundary.is_abstract(value):
-            return f"Variable(<{self._place.kind.aval.str_short()}>{flags}{named})"
-        body = repr(as_array(value))
-        if body.startswith("Array("):
-            body = body[len("Array(") : -1]
-        return f"Variable({body}{flags}{named})"
+            return f"Variable({', '.join([f'<{self._place.kind.aval.str_short()}>', *about])})"
+        body, *overlaid = repr(as_array(value)).split(" overlaying:")  # a key's numbers
+        numbers, *kind = _ABOUT.split(body.removeprefix("Array(").removesuffix(")"), maxsplit=1)
+        first = f"Variable({numbers}".replace("\n", "\n   ")  # as much deeper as the word is longer than JAX's
+        rest = ", ".join([*kind, *about]) + ")"
+        fits = len(first) - first.rfind("\n") + len(rest) < np.get_printoptions()["linewidth"]
+        return " overlaying:".join([f"{first},{' ' if fits else _BELOW}{rest}", *overlaid])
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: what it is, and then the value."""

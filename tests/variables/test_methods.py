@@ -3,6 +3,7 @@
 import copy
 import inspect
 import operator
+import re
 
 import jax
 import jax.numpy as jnp
@@ -294,3 +295,20 @@ def test_iteration_and_unpacking():
     same(b, X[1])
     same([len(tape.Variable(X))], [2])
     assert tnp.iterable(tape.Variable(X))
+
+
+def test_a_repr_fits_a_terminal_and_says_all():
+    long = np.arange(2000.0, dtype="float32") / 3
+    for value in (long[:12].reshape(3, 4), long[:30], long.reshape(50, 40), long[:12] + 1j, 2.0, np.zeros((0, 3)), np.arange(40), True):
+        v = tape.constant(value)
+        shown = repr(v)
+        assert max(map(len, shown.splitlines())) <= 79, shown
+        numbers = re.sub(r"\s", "", repr(v.value))  # as JAX shows them
+        assert re.sub(r"\s", "", shown) == numbers.replace("Array(", "Variable(")
+    v = tape.Variable(long[:8].reshape(2, 4), name="weights of the first layer")
+    assert repr(v).splitlines() == [
+        "Variable([[0.        , 0.33333334, 0.6666667 , 1.        ],",
+        "          [1.3333334 , 1.6666666 , 2.        , 2.3333333 ]],",
+        "         dtype=float32, requires_grad=True, name='weights of the first layer')",
+    ]
+    assert repr(tape.random.key(0)) == repr(jax.random.key(0)).replace("Array(", "Variable(")
