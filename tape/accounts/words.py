@@ -122,7 +122,7 @@ def _alone(sites: Sequence[Site], short: dict[str, str], width: int, color: bool
     for site in sites[:_LINES]:
         place = named(site.line, short) or "somewhere"
         said = f"{site.alone:,} of {_count(site.count, 'run')} ({_entries(site.alone_entries)}), of {_count(site.new, 'structure')}"
-        yield _wrapped(said, width - len(place) - 4, f"  {painted(place, '2', color)}  ")
+        yield _wrapped(said, width, f"  {painted(place, '2', color)}  ")
         yield _wrapped(f"they differ in {_shortened(str(site.differs))}", width, "    ")
         repair = "" if site.differs is None else _ALONE.get(site.differs.kind, site.differs.repair)
         if repair:
@@ -140,7 +140,7 @@ def _compiled(compilations: Sequence[Compilation], short: dict[str, str], width:
         last = group[-1]
         times = "" if len(group) == 1 else f"{len(group)} times "
         line = named(last.line, short) or "somewhere"
-        yield _wrapped(f"{times}{_what(last)}, {_took(group)}", width - len(line) - 4, f"  {painted(line, '2', color)}  ")
+        yield _wrapped(f"{times}{_what(last)}, {_took(group)}", width, f"  {painted(line, '2', color)}  ")
         change = _shortened(str(last.change))
         yield _wrapped(f"because {change}" if last.change.kind != "new" else change, width, "    ")
         if last.change.repair:
@@ -218,8 +218,9 @@ def _count(n: int, one: str, several: str = "") -> str:
 def _wrapped(text: str, width: int, indent: str = "", head: str = "", code: str = "") -> str:
     plain = re.sub("\x1b\\[[0-9;]*m", "", indent)
     further = " " * min(len(plain) + 2 if plain.strip() == "" else 4, 24)
-    lines = textwrap.wrap(text, max(width - (len(plain) if plain.strip() == "" else 0), 24), break_long_words=False, break_on_hyphens=False)
-    said = f"\n{further}".join(lines).replace(_NO_BREAK, " ")
+    options = {"break_long_words": False, "break_on_hyphens": False, "subsequent_indent": further}
+    lines = textwrap.wrap(text, max(width, len(plain) + 24), initial_indent="-" * len(plain), **options)  # type: ignore[arg-type]
+    said = "\n".join(lines)[len(plain) :].replace(_NO_BREAK, " ")
     if head and code:
         said = said.replace(head, painted(head, code, color=True), 1)
     return indent + said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import textwrap
 import time
 import types
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack, overload
@@ -27,6 +28,7 @@ from tape.programs.telling import begun, timed, warn_of
 from tape.recording import record
 from tape.rules import table
 from tape.statistics import STATS
+from tape.terminal import columns, is_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -193,7 +195,7 @@ class Jitted(Generic[P, R]):
     # -- telling ------------------------------------------------------------------------------------------------------
 
     def explain(self) -> str:
-        """Say why the function was traced, each time.
+        """Say why the function was traced, each time; on a terminal in lines that fit it.
 
         Example:
             >>> import tape
@@ -204,7 +206,10 @@ class Jitted(Generic[P, R]):
             trace 2: argument 0: Variable of shape (1,), dtype float32 -> Variable of shape (2,), dtype float32
 
         """
-        return "\n".join(f"trace {i + 1}: {reason}" for i, reason in enumerate(self.reasons)) or "not traced yet"
+        lines = [f"trace {i}: {reason}" for i, reason in enumerate(self.reasons, 1)] or ["not traced yet"]
+        if is_terminal():
+            lines = [textwrap.fill(line, columns(), subsequent_indent="  ", break_on_hyphens=False) for line in lines]
+        return "\n".join(lines)
 
     def cache_info(self) -> CacheInfo:
         """Return the numbers of calls, traces, and traces kept."""

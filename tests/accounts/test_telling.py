@@ -311,12 +311,13 @@ def test_the_record_is_bounded_and_holds_no_functions_of_the_users(stats):
 
 
 def test_the_words(stats, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("NO_COLOR", "1")
     compiled(tape.constant(X[:8]))
     compiled(tape.constant(X[:9]))
-    said = str(stats)
-    assert all(len(row) <= 80 for row in said.splitlines()), said
+    for width in range(64, 81):
+        monkeypatch.setenv("COLUMNS", str(width))
+        said = str(stats)
+        assert all(len(row) <= width for row in said.splitlines()), said
     said = " ".join(said.split())
     assert "12 look test_telling.py:" in said
     assert "program(x).value # compiled here" in said

@@ -594,7 +594,7 @@ def test_a_hook_registered_or_removed_later_is_noticed():
 # -- what makes a new trace -----------------------------------------------------------------------------------------------
 
 
-def test_reasons_for_a_new_trace():
+def test_reasons_for_a_new_trace(monkeypatch):
     w = tape.Variable(W, name="w")
     holder = {"v": w}
 
@@ -617,6 +617,12 @@ def test_reasons_for_a_new_trace():
     assert "captured Variable 'w': grad: None -> shape (3,), dtype float32" in lines[2]
     assert "captured Variable 's'" in lines[3]
     assert len(lines) == 4
+    with monkeypatch.context() as narrow:
+        narrow.setenv("COLUMNS", "50")
+        narrow.setattr(sys.stdout, "isatty", lambda: True)
+        narrower = step.explain().splitlines()
+    assert max(map(len, narrower)) <= 50
+    assert " ".join(line.strip() for line in narrower) == " ".join(lines)
     assert step.cache_info().traces == 4
     step.clear_cache()
     assert step.cache_info().kept == 0
