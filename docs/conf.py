@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from docutils import nodes
+from sphinx.pycode import ModuleAnalyzer
 from sphinx.util import inspect
 
 DOCS = Path(__file__).parent
@@ -25,6 +26,8 @@ from tape.command import pages  # noqa: E402
 from tape.variables.methods import ArrayMethods  # noqa: E402
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sphinx.application import Sphinx
 
 project = "jax-tape"
@@ -109,6 +112,7 @@ def _replace(_app: Sphinx, what: str, name: str, _thing: Any, _options: object, 
     """Say of a value what its class does not, and keep Napoleon from reading a colon in the first line as the end of a type."""
     if what in ("attribute", "property") and lines:
         lines.insert(0, "\\ ")  # which shows nothing
+    lines[:] = [part for line in lines for part in ([line, "    \\ "] if line in ("Returns:", "Yields:") else [line])]
     if name == "tape.Variable":
         shared = ", ".join(f"``{n}``" for n in sorted(vars(ArrayMethods)) if not n.startswith("_"))
         lines += ["", f"**As arrays of JAX** it has all operators, indexing, ``at``, and, recorded: {shared}.", ""]
@@ -122,6 +126,24 @@ def _sign(_app: Sphinx, what: str, _name: str, thing: Any, _options: object, sig
         taken = inspect.signature(thing.__init__, bound_method=True)
         return inspect.stringify_signature(taken, show_return_annotation=False, unqualified_typehints=True), returned
     return signature, returned
+
+
+def _public(_app: Sphinx, _name: str, _thing: Any, _options: object, bases: list[Any]) -> None:
+    """Name the bases of a class that readers can look up."""
+    bases[:] = [base for base in bases if isinstance(base, type) and issubclass(base, (BaseException, tape.OpHook))]
+
+
+def _one_signature(analyzer: ModuleAnalyzer, analyze: Callable[[ModuleAnalyzer], None] = ModuleAnalyzer.analyze) -> None:
+    """Have Sphinx read a module; overloads are for type checkers, and the function's own signature has its options by name."""
+    analyze(analyzer)
+    analyzer.overloads = {}
+
+
+def _baseless(_app: Sphinx, doctree: nodes.document) -> None:
+    """Say nothing of bases where no base is named."""
+    for paragraph in list(doctree.findall(nodes.paragraph)):
+        if paragraph.astext().strip() == "Bases:":
+            paragraph.parent.remove(paragraph)
 
 
 def _spelling(_app: Sphinx, doctree: nodes.document) -> None:
@@ -140,6 +162,9 @@ def setup(app: Sphinx) -> None:
     shutil.copytree(pages.FOLDER, DOCS / "generated" / "errors")
     app.connect("source-read", _move)
     app.connect("source-read", _describe)
+    ModuleAnalyzer.analyze = _one_signature  # type: ignore[method-assign]
     app.connect("doctree-read", _spelling)
+    app.connect("doctree-read", _baseless)
+    app.connect("autodoc-process-bases", _public)
     app.connect("autodoc-process-signature", _sign)
     app.connect("autodoc-process-docstring", _replace, priority=400)  # before Napoleon
