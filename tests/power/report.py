@@ -6,6 +6,7 @@ import collections
 import importlib.metadata
 import os
 import platform
+import zlib
 
 from tests.power.checkers import good
 
@@ -17,7 +18,8 @@ wrong; the correct ones are what makes checkers cry wolf. `tests/power/test_cata
 need no checker. This page is written by
 
 ```sh
-python -m tests.power --jobs 2 --docs docs/power.md
+python -m tests.power --jobs 2 --checkers check_grads gradcheck --sample 4 --json peers.json
+python -m tests.power --jobs 2 --checkers tape.testing --add peers.json --docs docs/power.md
 ```
 """
 READING = """
@@ -113,14 +115,19 @@ def versions():
 
 
 def _sampled(answers):
-    """Say who was asked about a part of the cases."""
+    """Say who was asked about a part of the cases, and which."""
     asked = collections.defaultdict(set)
     for line in answers:
         asked[line["checker"]].add(line["case"])
     most = max(map(len, asked.values()))
-    few = {checker: len(cases) for checker, cases in asked.items() if 2 * len(cases) < most}
-    texts = [f" `{checker}` was asked about {n} of them (`--sample`, `--only`)." for checker, n in few.items()]
-    return "".join(texts)
+    few = {checker: cases for checker, cases in asked.items() if 2 * len(cases) < most}
+    parts = ", ".join(f"`{checker}` about {len(cases)} of them" for checker, cases in few.items())
+    if not parts:
+        return ""
+    drawn = [n for n in range(2, 100) if all(zlib.crc32(case.encode()) % n == 0 for cases in few.values() for case in cases)]
+    how = f"one in {max(drawn)}, chosen by a hash of its name (`--sample {max(drawn)}`)" if drawn else "a part (`--only`)"
+    others = " and ".join(f"`{checker}`" for checker in asked if checker not in few)
+    return f" {others} was asked about all of them, {parts}: {how}. Their rows and columns count those alone."
 
 
 def document(answers, sample=1):
