@@ -520,7 +520,7 @@ def test_a_value_that_is_held_is_what_a_sweep_begins_at_later():
 def test_the_recorder_does_what_python_does(monkeypatch):
     def walk():
         x, w = leaves()
-        seen = []
+        seen, numbers = [], []
         for k in range(60):
             y = looked(x, w)
             if k % 3:
@@ -528,16 +528,21 @@ def test_the_recorder_does_what_python_does(monkeypatch):
             else:
                 y.backward(retain_graph=False)
             g = x.grad
-            seen.append((g._segment.run, g._segment.leaves, g._segment.origins, g._place.kind, g.requires_grad, g.is_leaf, str(g.numpy())))
+            seen.append((g._segment.run, g._segment.leaves, g._segment.origins, g._place.kind, g.requires_grad, g.is_leaf))
             seen.append((y._segment.run, y._segment.leaves, sorted(y._segment.origins), sorted(y._segment.released), LOCAL.segment()))
+            numbers.append((y.numpy(), g.numpy()))
             x.grad = w.grad = None
-        return seen
+        return seen, numbers
 
-    found = walk()
+    found, numbers = walk()
     if layout.NATIVE is not None:
         layout.NATIVE.sweeping(*[None] * len(differentiation._AGAIN))
     try:
-        assert walk() == found
+        seen, others = walk()
+        assert seen == found
+        for one, other in zip(numbers, others, strict=True):
+            np.testing.assert_allclose(one[0], other[0], rtol=1e-6)
+            np.testing.assert_allclose(one[1], other[1], rtol=1e-6, atol=1e-7)  # programs round otherwise when more is known
     finally:
         if layout.NATIVE is not None:
             layout.NATIVE.sweeping(*differentiation._AGAIN)
