@@ -62,7 +62,7 @@ def judge(evidence: Evidence, suspects: list[Suspect], *, failed: bool) -> Itera
         elif wrong and not at_kink:
             verdict = _convicted(evidence, *wrong)
         elif at_kink and results[chosen.pair] in {"wrong", "outside"}:
-            if _conventional(evidence, chosen):
+            if _conventional(evidence, k, chosen.pair):
                 message = "a kink at the given point: the derivative is what JAX's rules give, and neither one-sided derivative"
                 verdict = doubt(k, "first", message, **evidence.details(k, chosen.pair))
             else:
@@ -82,7 +82,7 @@ def judge(evidence: Evidence, suspects: list[Suspect], *, failed: bool) -> Itera
             failed |= convicted.verdict == "fail"
         for there in marked if not failed else ():
             s, answer = _first_asked(evidence, there, suspects)
-            if answer == "wrong" or (answer == "outside" and not _conventional(evidence, s)):
+            if answer == "wrong" or (answer == "outside" and not _conventional(evidence, k, s.pair)):
                 convicted = _convicted(evidence, s)
                 yield convicted
                 failed |= convicted.verdict == "fail"
@@ -173,20 +173,20 @@ def _unheld(evidence: Evidence, ct: Sequence[np.ndarray], size: float) -> float:
     return ULPS * evidence.fine * size + largest * evidence.tiny
 
 
-def _conventional(evidence: Evidence, s: Suspect) -> bool:
+def _conventional(evidence: Evidence, argument: int, b: int) -> bool:
     """Tell whether the derivative is what JAX's own rules say (only the user's are taken away)."""
     if evidence.untraced:
         return evidence.subject.own_vjp is None  # differences alone do not tell a kink's convention from a mistake
-    pair = evidence.probes.pairs[s.pair]
+    pair = evidence.probes.pairs[b]
     own = Precise(evidence.value_jaxpr, keep=is_of_jax)
     xs = [jnp.asarray(x, a.dtype) for x, a in zip(evidence.probes.points[pair.point], evidence.traced, strict=True)]
     cts = [jnp.asarray(c, y.dtype) for c, y in zip(evidence.probes.cotangents[pair.cotangent], evidence.shapes, strict=True)]
     try:
         _, back = jax.vjp(own.__call__, *xs)
-        r = wide_array(back(cts)[s.argument])
+        r = wide_array(back(cts)[argument])
     except Exception:  # noqa: BLE001 - whatever JAX raises: then there is no such derivative
         return False
-    g = evidence.measured["g"][s.argument][2 * s.pair]
+    g = evidence.measured["g"][argument][2 * b]
     with np.errstate(invalid="ignore"):
         near = np.abs(g - r) <= 1e-3 * (np.abs(r) + 1e-3 * np.sqrt(np.mean(np.abs(r) ** 2)))
     return bool(np.all(near | (g == r) | (np.isnan(g) & np.isnan(r))))
@@ -230,6 +230,9 @@ def ask_values(evidence: Evidence) -> Iterator[Item]:
                 yield fail(
                     k, "numeric", message, why=evidence.probes.pairs[b].why, pair=b, expected=np.asarray(both.value), got=np.asarray(g_v)
                 )
+                return
+            if not evidence.untraced and not _conventional(evidence, k, b):  # too small a part of the value to be missed there
+                yield fail(k, "first", "", **evidence.details(k, b))
                 return
             yield doubt(k, "first", "a kink at the given point: the derivative is what JAX's rules give", **evidence.details(k, b))
 

@@ -485,3 +485,18 @@ def test_a_large_program_says_what_was_left_out(monkeypatch):
     report = check_gradients(ruled(deep, lambda r, ct: (ct * deep(jnp.ones_like(r[0])),)), X[:2], order=1)
     assert report.verdict == "pass"
     assert re.search(r"not checked: \d+ of 16 repeated calls, all ways of batching it but one", " ".join(str(report).split()))
+
+
+@pytest.mark.parametrize("wrong", [1.01, 2.0])
+@pytest.mark.parametrize("share", [1e-5, 1e-7])
+def test_an_argument_with_a_small_share_of_the_value(share, wrong):
+    """Of less than the function's dtype holds beside the rest, and no kink: the function's values tell in double precision."""
+
+    @jax.custom_vjp
+    def f(x, y):
+        return jnp.sin(x) + share * jnp.sin(y)
+
+    f.defvjp(lambda x, y: (f(x, y), (x, y)), lambda kept, ct: (ct * jnp.cos(kept[0]), ct * share * jnp.cos(kept[1]) * wrong))
+    with pytest.raises(GradientMismatch, match=r"y +fail") as e:
+        check_custom_vjp(f, jnp.ones(3), jnp.ones(3))
+    assert "kink" not in str(e.value)
