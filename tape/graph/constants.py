@@ -88,6 +88,8 @@ def known_array(value: object, *, copy: bool = False) -> jax.Array:
     """
     with jaxapi.ensure_compile_time_eval():
         masked = _masked(value)
+        if isinstance(value, np.ma.MaskedArray) and not masked:
+            value = value.data
         if isinstance(value, (np.ndarray, np.generic, bool, int, float, complex)) and not masked:
             array: jax.Array = jax.device_put(np.array(value) if copy and isinstance(value, np.ndarray) else value)
             return array
@@ -95,8 +97,8 @@ def known_array(value: object, *, copy: bool = False) -> jax.Array:
 
 
 def _masked(value: object) -> bool:
-    """Tell whether an array has a mask, which ``jnp.asarray`` refuses, and ``jnp.array`` would drop."""
-    return isinstance(value, np.ma.MaskedArray)
+    """Tell whether elements of an array are masked: ``jnp.asarray`` refuses masks, and ``jnp.array`` would drop them."""
+    return np.ma.is_masked(value)
 
 
 def _of_array(value: Any) -> Any:
