@@ -297,6 +297,7 @@ def test_iteration_and_unpacking():
     assert tnp.iterable(tape.Variable(X))
 
 
+@np.printoptions(precision=8, suppress=False, linewidth=75, threshold=1000)  # whatever a page or an example has set
 def test_a_repr_fits_a_terminal_and_says_all():
     long = np.arange(2000.0, dtype="float32") / 3
     for value in (long[:12].reshape(3, 4), long[:30], long.reshape(50, 40), long[:12] + 1j, 2.0, np.zeros((0, 3)), np.arange(40), True):
