@@ -6,6 +6,8 @@ maker returns None.  What XLA leaves to the machine (a float that fits no intege
 
 from __future__ import annotations
 
+from itertools import repeat
+from operator import itemgetter, methodcaller
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -89,12 +91,6 @@ def _broadcast(p: dict[str, Any], ins: Sequence[Any], outs: Sequence[Any]) -> Ca
     return broadcast
 
 
-def _slice(p: dict[str, Any], ins: Sequence[Any], _: Sequence[Any]) -> Call:
-    strides = p["strides"] or (1,) * ins[0].ndim
-    window = tuple(map(slice, p["start_indices"], p["limit_indices"], strides))
-    return lambda x: x[window]
-
-
 def _windows(shape: Sequence[int], sizes: Sequence[int]) -> Call:
     """Return what makes of start positions the window that XLA reads: it is moved to where it fits."""
     last = [n - size for n, size in zip(shape, sizes, strict=True)]
@@ -127,16 +123,6 @@ def _reshape(p: dict[str, Any], _: Sequence[Any], __: Sequence[Any]) -> Call:
     return (lambda x: x.reshape(shape)) if order is None else (lambda x: x.transpose(order).reshape(shape))
 
 
-def _transpose(p: dict[str, Any], _: Sequence[Any], __: Sequence[Any]) -> Call:
-    order = tuple(p["permutation"])
-    return lambda x: x.transpose(order)
-
-
-def _to_shape(_: dict[str, Any], __: Sequence[Any], outs: Sequence[Any]) -> Call:
-    shape = outs[0].shape
-    return lambda x: x.reshape(shape)
-
-
 def _split(p: dict[str, Any], _: Sequence[Any], __: Sequence[Any]) -> Call:
     ends, axis = np.cumsum(p["sizes"])[:-1], p["axis"]
     return lambda x: np.split(x, ends, axis)
@@ -165,10 +151,6 @@ def _iota(p: dict[str, Any], ins: Sequence[Any], outs: Sequence[Any]) -> Call | 
     sizes = [n if d == axis else 1 for d, n in enumerate(shape)]
     line = np.array(np.broadcast_to(np.arange(shape[axis]).astype(dtype).reshape(sizes), shape))
     return lambda: line
-
-
-def _select(_: dict[str, Any], ins: Sequence[Any], __: Sequence[Any]) -> Call | None:
-    return (lambda which, no, yes: np.where(which, yes, no)) if len(ins) == 3 and ins[0].dtype == bool else None
 
 
 def _reduction(ufunc: Any, dtypes: frozenset[Any]) -> Maker:
@@ -252,10 +234,6 @@ def _dot(p: dict[str, Any], ins: Sequence[Any], outs: Sequence[Any]) -> Call | N
     return lambda x, y: product(x.transpose(order_a).reshape(shape_a), y.transpose(order_b).reshape(shape_b)).reshape(shape)
 
 
-def _round(p: dict[str, Any], ins: Sequence[Any], _: Sequence[Any]) -> Call | None:
-    return np.rint if int(p["rounding_method"]) == 1 and ins[0].dtype in _FLOATS else None
-
-
 def _remainder(_: dict[str, Any], ins: Sequence[Any], __: Sequence[Any]) -> Call | None:
     """Of integers, with the sign of the dividend; where the divisor is 0, the dividend."""
     if ins[0].dtype in _FLOATS:
@@ -269,6 +247,10 @@ def _quotient(_: dict[str, Any], ins: Sequence[Any], __: Sequence[Any]) -> Call 
         return np.divide
     ones = np.array(-1).astype(ins[0].dtype)
     return (lambda x, y: np.where(y == 0, ones, np.floor_divide(x - np.fmod(x, y), y))) if ins[0].dtype in _INTEGERS else None
+
+
+def _where(which: Host, no: Host, yes: Host) -> Host:
+    return np.where(which, yes, no)
 
 
 def _rsqrt(x: Host) -> Host:
@@ -285,32 +267,19 @@ def _one_minus_square(x: Host) -> Host:
     return (one - x) * (one + x)
 
 
+_OWN_NAMES = {  # what NumPy has under the same name, by the dtypes
+    _FLOATS: "acos acosh asin asinh atan atan2 atanh cbrt ceil cos cosh exp exp2 expm1 floor log log1p pow sin sinh sqrt tan tanh",
+    _NUMBERS: "abs sign square",
+}
 FUNCTIONS: dict[str, tuple[Call, frozenset[Any]]] = {
-    "abs": (np.abs, _NUMBERS),
-    "acos": (np.arccos, _FLOATS),
-    "acosh": (np.arccosh, _FLOATS),
+    **{name: (getattr(np, name), dtypes) for dtypes, names in _OWN_NAMES.items() for name in names.split()},
     "and": (np.bitwise_and, _INTEGERS | _BOOL),
-    "asin": (np.arcsin, _FLOATS),
-    "asinh": (np.arcsinh, _FLOATS),
-    "atan": (np.arctan, _FLOATS),
-    "atan2": (np.arctan2, _FLOATS),
-    "atanh": (np.arctanh, _FLOATS),
-    "cbrt": (np.cbrt, _FLOATS),
-    "ceil": (np.ceil, _FLOATS),
     "clamp": (lambda low, x, high: np.minimum(np.maximum(x, low), high), _NUMBERS),
-    "cos": (np.cos, _FLOATS),
-    "cosh": (np.cosh, _FLOATS),
     "eq": (np.equal, _NUMBERS | _BOOL),
-    "exp": (np.exp, _FLOATS),
-    "exp2": (np.exp2, _FLOATS),
-    "expm1": (np.expm1, _FLOATS),
-    "floor": (np.floor, _FLOATS),
     "ge": (np.greater_equal, _NUMBERS),
     "gt": (np.greater, _NUMBERS),
     "is_finite": (np.isfinite, _FLOATS),
     "le": (np.less_equal, _NUMBERS),
-    "log": (np.log, _FLOATS),
-    "log1p": (np.log1p, _FLOATS),
     "logistic": (_logistic, _FLOATS),
     "lt": (np.less, _NUMBERS),
     "max": (np.maximum, _NUMBERS | _BOOL),
@@ -321,18 +290,11 @@ FUNCTIONS: dict[str, tuple[Call, frozenset[Any]]] = {
     "not": (np.invert, _INTEGERS | _BOOL),
     "one_minus_square": (_one_minus_square, _FLOATS),
     "or": (np.bitwise_or, _INTEGERS | _BOOL),
-    "pow": (np.power, _FLOATS),
     "rsqrt": (_rsqrt, _FLOATS),
-    "sign": (np.sign, _NUMBERS),
-    "sin": (np.sin, _FLOATS),
-    "sinh": (np.sinh, _FLOATS),
-    "sqrt": (np.sqrt, _FLOATS),
-    "square": (np.square, _NUMBERS),
     "sub": (np.subtract, _NUMBERS),
-    "tan": (np.tan, _FLOATS),
-    "tanh": (np.tanh, _FLOATS),
     "xor": (np.bitwise_xor, _INTEGERS | _BOOL),
 }
+_TO_SHAPE: Maker = lambda _, __, outs: methodcaller("reshape", outs[0].shape)  # noqa: E731 - of two primitives
 _MAKERS: dict[str, Maker] = {
     **{name: _same(*given) for name, given in FUNCTIONS.items()},
     "add": lambda *_: np.add,
@@ -350,7 +312,7 @@ _MAKERS: dict[str, Maker] = {
     "dot_general": _dot,
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
-    "expand_dims": _to_shape,
+    "expand_dims": _TO_SHAPE,
     "gather": gather,
     "integer_pow": _integer_pow,
     "iota": _iota,
@@ -365,15 +327,15 @@ _MAKERS: dict[str, Maker] = {
     "reshape": _reshape,
     "rem": _remainder,
     "rev": lambda p, *_: lambda x: np.flip(x, tuple(p["dimensions"])),
-    "round": _round,
+    "round": lambda p, ins, _: np.rint if int(p["rounding_method"]) == 1 and ins[0].dtype in _FLOATS else None,
     "scatter_add": scatter_add,
-    "select_n": _select,
-    "slice": _slice,
+    "select_n": lambda _, ins, __: _where if len(ins) == 3 and ins[0].dtype == bool else None,
+    "slice": lambda p, *_: itemgetter(tuple(map(slice, p["start_indices"], p["limit_indices"], p["strides"] or repeat(1)))),
     "split": _split,
-    "squeeze": _to_shape,
+    "squeeze": _TO_SHAPE,
     "stop_gradient": lambda *_: _itself,
     "stack": lambda p, *_: lambda *xs: np.stack(xs, p["axis"]),
-    "transpose": _transpose,
+    "transpose": lambda p, *_: methodcaller("transpose", tuple(p["permutation"])),
     "unstack": lambda p, *_: lambda x: list(np.moveaxis(x, p["axis"], 0)),
 }
 ON_HOST = {primitive: make for name, make in _MAKERS.items() if (primitive := jaxapi.primitive(name)) is not None}
