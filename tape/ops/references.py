@@ -104,19 +104,13 @@ def _apply(eqn: JaxprEqn, ins: list[Any]) -> Sequence[Any]:
 def _places(tree: object, shape: tuple[int, ...], operands: Sequence[Any]) -> Any:
     """Return which elements, in their order in memory, an index reads or writes; None for all of them, in that order."""
     transforms = jax.tree.unflatten(tree, operands)
-    numbers: Any = np.arange(prod(shape), dtype="int32").reshape(shape)
+    every: Any = np.arange(prod(shape), dtype="int32").reshape(shape)
+    numbers = every
     for transform in transforms:
         if not hasattr(transform, "indices"):
             _refuse(f"`{type(transform).__name__}`")
         numbers = _indexed(numbers, transform.indices)
-    return (
-        None
-        if isinstance(numbers, np.ndarray)
-        and numbers.size == prod(shape)
-        and numbers.shape == shape
-        and np.array_equal(numbers.ravel(), np.arange(numbers.size))
-        else numbers
-    )
+    return None if isinstance(numbers, np.ndarray) and np.array_equal(numbers, every) else numbers
 
 
 def _indexed(numbers: Any, indices: Sequence[Any]) -> Any:
