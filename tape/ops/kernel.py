@@ -29,6 +29,8 @@ from tape.rules import table
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
+    from tape.ops.linear import Equation
+
 T = TypeVar("T")
 
 
@@ -48,6 +50,10 @@ class Vjp(NamedTuple):
     kernel: Kernel | None
     sources: tuple[int, ...]  # positions in (*inputs, *outputs, *present cotangents, *sums to add to)
     targets: tuple[int, ...]  # the inputs whose cotangents it returns
+
+
+def _is_cheap(entry: Equation) -> bool:
+    return table.is_cheap(entry.primitive)
 
 
 class Kernel(Runner):
@@ -136,34 +142,25 @@ class Kernel(Runner):
                 totals.pop(inputs[i], None)
         return vjp, [values[i] for i in vjp.sources]
 
+    def _consists_of(self, key: str, are: Callable[[Equation], bool]) -> bool:
+        return self._cached(key, lambda: not self.jaxpr.effects and all(map(are, flatten(self.jaxpr).entries)))
+
     @property
     def cheap(self) -> bool:
         """Whether computing it again costs less than keeping its result: elementwise and layout primitives only."""
-        free = table.is_cheap
-        return self._cached("cheap", lambda: not self.jaxpr.effects and all(free(e.primitive) for e in flatten(self.jaxpr).entries))
+        return self._consists_of("cheap", _is_cheap)
 
     @property
     def picks(self) -> bool:
         """Whether it is cheap, or would be if numbers that say where to slice, as in ``x[i]``, were known."""
-        free = table.is_cheap
-
-        def picks() -> bool:
-            primitives = {e.primitive for e in flatten(self.jaxpr).entries}
-            return not self.jaxpr.effects and all(p.name == "dynamic_slice" or free(p) for p in primitives)
-
-        return self._cached("picks", picks)
+        return self._consists_of("picks", lambda e: e.primitive.name == "dynamic_slice" or _is_cheap(e))
 
     @property
     def brief(self) -> bool:
         """Whether computing it again takes no longer than to hand it from one program to the next: sums, products of small arrays."""
-
-        def brief() -> bool:
-            entries = flatten(self.jaxpr).entries
-            return not self.jaxpr.effects and all(
-                table.is_cheap(e.primitive) or (table.is_little(e.primitive) and not held_by(e.eqn)) for e in entries
-            )
-
-        return self.cost.small and self._cached("brief", brief)
+        return self.cost.small and self._consists_of(
+            "brief", lambda e: _is_cheap(e) or (table.is_little(e.primitive) and not held_by(e.eqn))
+        )
 
     def augmented(self) -> Kernel:
         """Return a kernel that also gives the costly values inside it that its VJP reads, so that they are computed once.
