@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,15 +23,10 @@ from tape.graph.kinds import is_scalar
 from tape.graph.scope import LOCAL, parked
 from tape.graph.segment import Extra, Handle, itself
 from tape.graph.watcher import NOBODY, Watcher
-from tape.jaxapi import Tracer, trace
+from tape.jaxapi import ClosedJaxpr, Tracer, trace
 from tape.recording import record
 from tape.recording.record import handle
 from tape.statistics import STATS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from tape.jaxapi import ClosedJaxpr
 
 _ATTEMPTS = 5
 

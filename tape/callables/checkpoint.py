@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 
@@ -20,9 +21,6 @@ from tape.graph.trees import flatten, variables_in
 from tape.ops.interning import intern_op
 from tape.ops.kernel import Op
 from tape.recording import record
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -11,7 +11,8 @@ import functools
 import inspect
 import sys
 import types
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -30,9 +31,6 @@ from tape.jaxapi import words
 from tape.ops.interning import intern
 from tape.programs.program import look
 from tape.recording import record
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 _ARRAYS = (jax.Array, np.ndarray)
 _NUMBERS = (bool, int, float, complex)

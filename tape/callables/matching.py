@@ -6,15 +6,13 @@ such), its class, and what else is compared.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
 from tape.graph.segment import Handle
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Iterable, Sequence
 
 _Pattern = tuple[int, Any, Any]
 

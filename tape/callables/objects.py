@@ -10,13 +10,11 @@ import re
 import types
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from tape.bounded import Bounded
 from tape.graph.segment import Handle
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 MISSING = type("Missing", (), {"__repr__": lambda _: "nothing"})()  # what an empty place holds
 

@@ -10,13 +10,11 @@ import operator
 import sys
 import types
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from tape.callables.objects import Writable, parts, steps_to, writables
 from tape.graph.segment import Handle, itself
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 _LIMIT = 100_000  # objects looked through
 _SKIPPED = (types.ModuleType, str, bytes, int, float, type(None))

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +20,6 @@ from tape import jaxapi
 from tape.callables.checkpoint import checkpoint
 from tape.callables.higher_order import invoke
 from tape.errors import TapeTypeError, TapeValueError, check_callable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 _ARITY = 4  # segments per level of "log": 4 * log4(n) states, as for 2, and half as many steps again
 _WIDEST = 6

@@ -13,20 +13,17 @@ import dataclasses
 import enum
 import reprlib
 import types
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 import jax
+import numpy as np
 
 from tape.callables.objects import COMPOSED, MISSING, attributes, in_cell, names_of
 from tape.callables.purity import ATTRIBUTES, CATEGORIES, category, is_followed, is_library, is_plain_tuple, is_pure
 from tape.graph import boundary
 from tape.graph.segment import Handle
 from tape.jaxapi import words
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
-    import numpy as np
 
 _LIMIT = 4000  # parts of a key
 _BYTES_LIMIT = 1 << 12  # of an array of NumPy, which may change and so is compared by value

@@ -7,7 +7,8 @@ it was, so that leaving it out next time leaves out no effect.
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 
@@ -18,11 +19,7 @@ from tape.callables.snapshot import RefusedError, Snapshot
 from tape.configuration import configuration
 from tape.graph.scope import LOCAL
 from tape.graph.watcher import NOBODY
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
-
-    from tape.ops.kernel import Op
+from tape.ops.kernel import Op
 
 _BYTES_LIMIT = 1 << 16  # of the arrays that one trace made
 

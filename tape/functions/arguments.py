@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,9 +14,6 @@ from tape.graph.boundary import made_of_looked_at
 from tape.graph.segment import Handle
 from tape.graph.trees import flatten
 from tape.recording import record
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 ARRAYS = (jax.Array, np.ndarray)
 ONE = jax.tree.structure(0)  # the tree of what is not a pytree

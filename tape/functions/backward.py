@@ -7,6 +7,7 @@ called for each row.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import jax
@@ -14,15 +15,16 @@ import numpy as np
 
 from tape import jaxapi
 from tape.callables.captures import trace_capturing
-from tape.functions.arguments import ARRAYS
+from tape.functions.arguments import ARRAYS, Definition
 from tape.functions.checks import checked_gradients, checked_tangents
-from tape.functions.context import Context, SweepCall, unrecorded
+from tape.functions.context import Context, SavedTree, SweepCall, unrecorded
 from tape.graph import boundary
 from tape.graph.kinds import differentiable
 from tape.graph.scope import LOCAL, in_scope, within
-from tape.graph.segment import Handle
+from tape.graph.segment import Handle, Segment
 from tape.graph.trees import mapped
 from tape.graph.trie import RECORD, SWEEP
+from tape.hooking.packing import Packing
 from tape.mirrored.detachment import detach
 from tape.ops.interning import intern
 from tape.ops.kernel import Op
@@ -32,13 +34,6 @@ from tape.sweeps import emission
 from tape.sweeps.plan import FunctionOp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tape.functions.arguments import Definition
-    from tape.functions.context import SavedTree
-    from tape.graph.segment import Segment
-    from tape.hooking.packing import Packing
-
     Values = Sequence[Handle | None]
     Sweep = Callable[[Values], Values]
 

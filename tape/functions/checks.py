@@ -6,23 +6,19 @@ All of it is checked before anything changes.  A message names the function and 
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from tape.errors import GradientDtypeError, GradientShapeError, RuleError, TapeTypeError
-from tape.functions.arguments import ONE
+from tape.functions.arguments import ONE, Definition, Layout
 from tape.graph.kinds import differentiable
 from tape.graph.segment import Handle
 from tape.graph.trees import flatten
 from tape.recording import record
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tape.functions.arguments import Definition, Layout
 
 _METHODS = ("forward", "backward", "jvp", "vmap")
 _SHOWN = {

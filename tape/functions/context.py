@@ -7,32 +7,27 @@ recorded: differentiating a backward through what it saved raises, unless it is 
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from tape.bounded import Bounded
 from tape.errors import TapeAttributeError, TapeTypeError, UnrecordedGradientError, check_flag
-from tape.functions.arguments import paths
+from tape.functions.arguments import Definition, Layout, paths
 from tape.graph import boundary
+from tape.graph.boxes import Cell
 from tape.graph.kinds import Place
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Extra, Handle, Segment
 from tape.graph.trees import flatten
 from tape.graph.trie import RECORD
-from tape.hooking.packing import Packed, packable
+from tape.hooking.packing import Packed, Packing, packable
+from tape.jaxapi import ShapedArray
 from tape.mirrored.detachment import detach
 from tape.ops.kernel import Op
 from tape.recording import record
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from tape.functions.arguments import Definition, Layout
-    from tape.graph.boxes import Cell
-    from tape.hooking.packing import Packing
-    from tape.jaxapi import ShapedArray
 
 
 class SavedVariable:

@@ -8,32 +8,28 @@ place of a mapped forward.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from tape import jaxapi
 from tape.errors import RuleError
+from tape.functions.arguments import Definition, Layout
 from tape.functions.backward import pull, push
 from tape.functions.checks import check_mapping, outputs_of
 from tape.functions.context import Context
 from tape.functions.linear_map import is_zero, linear_map, zero_tangent
 from tape.graph.kinds import differentiable
 from tape.graph.scope import LOCAL, parked
-from tape.graph.segment import is_variable
+from tape.graph.segment import Handle, is_variable
 from tape.graph.trees import flatten
 from tape.graph.trie import CONSTANT, RECORD
 from tape.graph.watcher import NOBODY
+from tape.jaxapi import ShapedArray
 from tape.programs.program import look
 from tape.recording import record
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tape.functions.arguments import Definition, Layout
-    from tape.graph.segment import Handle
-    from tape.jaxapi import ShapedArray
 
 
 def as_jax_function(context: Context, inputs: Sequence[Handle], tree: jax.tree_util.PyTreeDef) -> list[Handle]:

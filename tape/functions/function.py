@@ -8,7 +8,8 @@ uses the user's derivatives.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import jax
 
@@ -24,11 +25,7 @@ from tape.graph.scope import LOCAL, in_mode, in_scope, watched
 from tape.graph.segment import Handle
 from tape.graph.trie import RECORD, SWEEP
 from tape.mirrored.detachment import detach
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tape.sweeps.plan import FunctionOp
+from tape.sweeps.plan import FunctionOp
 
 
 class Function:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -17,8 +18,6 @@ from tape import jaxapi
 from tape.graph.kinds import differentiable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     Arrays = Sequence[jax.Array]
     Avals = Sequence[jaxapi.ShapedArray]
 

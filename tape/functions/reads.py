@@ -8,23 +8,17 @@ What was found for a structure is found again on the trie.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from tape.errors import LostGradientError, TapeError
-from tape.graph.kinds import differentiable
+from tape.graph.boxes import Cell
+from tape.graph.kinds import Kind, differentiable
 from tape.graph.scope import LOCAL
-from tape.graph.segment import LeafNode, Segment
+from tape.graph.segment import Handle, LeafNode, Segment
+from tape.graph.trie import State
 from tape.graph.watcher import Watcher
 from tape.graph.wengert import backwards
 from tape.rules import table
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tape.graph.boxes import Cell
-    from tape.graph.kinds import Kind
-    from tape.graph.segment import Handle
-    from tape.graph.trie import State
 
 
 class Reads(Watcher):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +17,6 @@ from tape.graph.constants import constant
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, itself
 from tape.graph.trees import flatten, leaves_of, variables_in
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
 
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
 _NUMBERS = (bool, int, float, complex)

@@ -7,13 +7,15 @@ all the Python that a call costs; so what can be looked up once is looked up her
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
 
 from tape import layout
 from tape.callables.captures import held
+from tape.callables.reach import Edge
 from tape.configuration import configuration
 from tape.errors import ExecutionError
 from tape.graph.kinds import Place, kind_of
@@ -22,19 +24,13 @@ from tape.graph.scope import LOCAL
 from tape.graph.segment import Extra, Handle, extra_of
 from tape.hooking.handles import CHANGES as HOOKS
 from tape.jaxapi import Tracer
-from tape.jitting.outcome import ARRAY, GRADIENT, MADE, ONE, SAME, Made, Tree
+from tape.jitting.outcome import ARRAY, GRADIENT, MADE, ONE, SAME, KeptArray, Made, Slot, Tree
 from tape.jitting.tracing import TracedStep, hooks_of
 from tape.mirrored.detachment import detach
 from tape.programs.devices import settled, there_are_several
 from tape.programs.program import look, run_pending
 from tape.recording import record
 from tape.recording.record import handle
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from tape.callables.reach import Edge
-    from tape.jitting.outcome import KeptArray, Slot
 
 STATE = threading.RLock()  # held while a step is traced, since Variables that it writes to hold traced values then
 

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Protocol
 
 import jax
 
 from tape import jaxapi
-from tape.accounts.records import APART, Change
+from tape.accounts.records import APART, Change, Line
 from tape.bounded import Bounded
 from tape.callables.objects import steps_to
-from tape.callables.reach import globals_that_hold, spelled
+from tape.callables.reach import Edge, Reach, globals_that_hold, spelled
 from tape.configuration import configuration
 from tape.errors import TapeValueError
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, itself
-from tape.jitting.arguments import aval_of
+from tape.jitting.arguments import Call, aval_of
 from tape.jitting.binding import Binding
+from tape.jitting.outcome import KeptArray, Slot
+from tape.jitting.tracing import TracedStep
 from tape.recording import record
 from tape.rules import table
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
-
-    from tape.accounts.records import Line
-    from tape.callables.reach import Edge, Reach
-    from tape.jitting.arguments import Call
-    from tape.jitting.outcome import KeptArray, Slot
-    from tape.jitting.tracing import TracedStep
 
 
 class CompiledStep:

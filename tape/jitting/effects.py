@@ -8,25 +8,21 @@ from __future__ import annotations
 
 import functools
 import gc
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 from tape.callables.captures import Captures, held, placeholder
+from tape.callables.reach import Stored
 from tape.errors import TapeRuntimeError
 from tape.graph import boundary
 from tape.graph.boxes import Cell
-from tape.graph.kinds import is_scalar
+from tape.graph.kinds import Place, is_scalar
 from tape.graph.lines import user_line
 from tape.graph.segment import Extra, Handle, LeafNode, itself, outside
 from tape.hooking.handles import take_away
 from tape.jaxapi import Tracer
 from tape.recording import record
 from tape.recording.record import handle
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
-
-    from tape.callables.reach import Stored
-    from tape.graph.kinds import Place
 
 
 class Before(NamedTuple):

@@ -6,7 +6,8 @@ import functools
 import textwrap
 import time
 import types
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack, overload
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack, overload
 
 import jax
 import numpy as np
@@ -29,10 +30,6 @@ from tape.recording import record
 from tape.rules import table
 from tape.statistics import STATS
 from tape.terminal import columns, is_terminal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
-
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")

@@ -7,7 +7,8 @@ to Variables that were there before, and to plain objects.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from collections.abc import Collection, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 
@@ -19,13 +20,9 @@ from tape.graph.segment import NOTHING, Handle, LeafNode, Segment, WayBack, itse
 from tape.graph.trees import flatten, leaves_of
 from tape.graph.trie import RECORD, State
 from tape.jaxapi import Tracer
+from tape.jitting.effects import Effects
 from tape.sweeps.plan import behind
 from tape.variables.conversion import as_array
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from tape.jitting.effects import Effects
 
 # What a leaf of a tree is: an array, a new Variable, one from outside, the gradient of one from outside, or any other object.
 ARRAY, MADE, SAME, GRADIENT, PLAIN = range(5)

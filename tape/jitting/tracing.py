@@ -7,29 +7,25 @@ again with that one among them.  Gradients of what it returns are the tape's own
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 from jax import lax
 
 from tape import jaxapi
+from tape.callables.reach import Reach
 from tape.errors import ConcretizationError, LeakedTracerError
 from tape.graph.scope import LOCAL
+from tape.graph.segment import Handle
+from tape.jaxapi import ClosedJaxpr
 from tape.jitting.effects import Effects
-from tape.jitting.outcome import GRADIENT, SAME, Outcome, kept_in, stand_in
+from tape.jitting.outcome import GRADIENT, SAME, KeptArray, Outcome, kept_in, stand_in
 from tape.ops.kernel import Kernel
 from tape.ops.pullback import pullback
 from tape.programs.program import look
 from tape.recording import record
 from tape.sweeps.sweep import Sweep
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tape.callables.reach import Reach
-    from tape.graph.segment import Handle
-    from tape.jaxapi import ClosedJaxpr
-    from tape.jitting.outcome import KeptArray
 
 _ATTEMPTS = 5
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from tape import jaxapi
 from tape.bounded import Bounded
@@ -23,11 +25,6 @@ from tape.mirrored.reduced import REDUCED
 from tape.mirrored.selection import SELECTIONS, THROUGH, over_segments
 from tape.recording import record
 from tape.recording.template import Static
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from jax.typing import DTypeLike
 
 
 class UFunc:

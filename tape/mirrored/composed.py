@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +14,6 @@ from jax import lax
 from tape.mirrored.mirror import mirrored
 from tape.rules import bessel, cardinal, gates, gaussian, plane, slopes
 from tape.rules.cotangents import wide
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 Slope = Any  # a function of the arguments: what the tangent of one of them is multiplied with
 Given = Any  # a slope per argument, or a function that chooses them by the options after the first argument, and by some of its own

@@ -7,7 +7,8 @@ What is not an array, together with the function, makes the op's key, so that th
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
 
 import jax
 import jax.export
@@ -28,9 +29,6 @@ from tape.programs.program import look
 from tape.recording import record
 from tape.recording.record import record_number, record_one, record_two
 from tape.recording.template import ARRAY, NUMBER, SEQUENCE, Baked, Fixed, Node, Static, Structured, fill, fix, unfix
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
 
 _SCALARS = (bool, int, float, complex)
 _ARRAYS = (jax.Array, np.ndarray, np.generic)

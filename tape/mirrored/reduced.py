@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +17,6 @@ from jax import lax
 from tape.mirrored.mirror import mirrored
 from tape.rules import slopes, weights
 from tape.rules.cotangents import wide
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 Tangent = Any  # a function of x, its tangent, and the axes, which are kept as ones
 

@@ -7,26 +7,20 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
 from tape import jaxapi
 from tape.errors import LeakedTracerError, RuleError
-from tape.graph.kinds import NUMBERS, SMALL, differentiable
+from tape.graph.kinds import NUMBERS, SMALL, Kind, differentiable
 from tape.graph.segment import Handle
+from tape.ops.kernel import Kernel, Op
 from tape.ops.linear import flatten
 from tape.recording import record
 from tape.recording.template import ARRAY, NUMBER, SEQUENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
-
-    from tape.graph.kinds import Kind
-    from tape.ops.kernel import Kernel, Op
-
 
 # Arguments that stay static although they take arrays: x**2 is a different primitive from x**y, and a static roll is a concatenation.
 _STATIC_ARGUMENTS = {("power", 1), ("pow", 1), ("float_power", 1), ("integer_pow", 1), ("roll", 1)}

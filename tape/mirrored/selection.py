@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +20,6 @@ from tape.graph.trees import leaves_of
 from tape.mirrored.mirror import call, mirrored, on_values, variable
 from tape.programs.program import look
 from tape.recording import record
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
 
 
 def _gather(positions: jax.Array, *data: jax.Array, dtype: Any = None) -> jax.Array:

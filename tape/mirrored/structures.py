@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from tape.mirrored.mirror import call
 from tape.recording.template import Structured
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MIRRORED_CLASSES = frozenset({"RegularGridInterpolator", "Rotation", "Slerp", "gaussian_kde"})
 _MADE: dict[type, type] = {}

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from jax import lax
 
 from tape.graph.kinds import cotangent_aval
-from tape.graph.wengert import Constant
+from tape.graph.wengert import Constant, Source, WengertList
 from tape.jaxapi import ClosedJaxpr, DropVar, JaxprEqn, Literal, ShapedArray, Var, assembled, call, names, no_origin, trace
+from tape.ops.linear import Equation
 from tape.rules import parameters
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Sequence
-
-    from tape.graph.wengert import Source, WengertList
-    from tape.ops.linear import Equation
 
 Atom = Var | Literal
 

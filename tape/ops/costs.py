@@ -8,15 +8,12 @@ same to the last digit.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from tape import jaxapi
+from tape.jaxapi import Jaxpr, JaxprEqn
 from tape.ops.linear import held_by
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tape.jaxapi import Jaxpr, JaxprEqn
 
 _CALL = 25e-6  # to start a compiled kernel from Python
 _ELEMENT = 0.5e-9  # to read or write a number

@@ -6,18 +6,16 @@ maker returns None.  What XLA leaves to the machine (a float that fits no intege
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import repeat
 from operator import itemgetter, methodcaller
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jax import lax
 
 from tape import jaxapi
 from tape.ops.host_indexing import gather, scatter_add
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 Host = Any  # an array of NumPy, or one of its scalars: of shape ()
 Call = Any  # a function of these, which returns one, or several in a list

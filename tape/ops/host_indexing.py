@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from jax import lax
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 Host = Any
 _MODE = lax.GatherScatterMode

@@ -10,21 +10,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 
 from tape import jaxapi
 from tape.configuration import checks_results
+from tape.graph.wengert import WengertList
+from tape.jaxapi import ClosedJaxpr
 from tape.ops.building import is_number
 from tape.ops.host import ON_HOST
-from tape.ops.linear import flatten
-
-if TYPE_CHECKING:
-    from tape.graph.wengert import WengertList
-    from tape.jaxapi import ClosedJaxpr
-    from tape.ops.linear import Equation
+from tape.ops.linear import Equation, flatten
 
 Host = np.ndarray[Any, Any]
 Place = list[jax.sharding.Sharding]  # where results are bound to: nowhere in particular, or one device

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import types
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,9 +20,6 @@ from tape.bounded import Bounded
 from tape.configuration import configuration
 from tape.ops.kernel import Kernel, Op
 from tape.ops.residuals import AppliedPolicy
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
 
 _OPS: Bounded[Hashable, Op] = Bounded("programs of callables", 2048)
 

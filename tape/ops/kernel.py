@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 from jax import lax
@@ -20,16 +21,11 @@ from tape.graph.kinds import Kind, Role, cotangent_aval, differentiable, kinds_o
 from tape.graph.length import bytes_of
 from tape.ops import rules  # noqa: F401 - they are entered
 from tape.ops.building import JaxprBuilder, rebuilt
-from tape.ops.linear import flatten, held_by
+from tape.ops.linear import Equation, flatten, held_by
 from tape.ops.pullback import check_own, pullback
 from tape.ops.residuals import Keep, inside, prune, pruned
 from tape.ops.running import Runner
 from tape.rules import table
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
-
-    from tape.ops.linear import Equation
 
 T = TypeVar("T")
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import jax
 
 from tape import jaxapi
-from tape.graph.wengert import Constant, WengertList
+from tape.graph.wengert import Constant, Source, WengertList
+from tape.jaxapi import ClosedJaxpr, Jaxpr, JaxprEqn, Primitive
 from tape.ops import references
 from tape.rules import parameters
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tape.graph.wengert import Source
-    from tape.jaxapi import ClosedJaxpr, Jaxpr, JaxprEqn, Primitive
 
 
 class Equation:

@@ -7,18 +7,12 @@ and what is computed from both is sharded in yet another way, from step to step.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from jax import lax
+from jax.sharding import NamedSharding
 
 from tape.bounded import Bounded
 from tape.graph.kinds import DIFFERENTIABLE, Kind, kind_of
-from tape.ops.kernel import Op
-
-if TYPE_CHECKING:
-    from jax.sharding import NamedSharding
-
-    from tape.ops.kernel import Kernel
+from tape.ops.kernel import Kernel, Op
 
 _PLACING: Bounded[tuple[str, NamedSharding], Op] = Bounded("shardings", 1024)
 

@@ -7,7 +7,8 @@ for, checks what rules return, and falls back to JAX's derivative for primitives
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,18 +18,12 @@ from tape import jaxapi
 from tape.configuration import promoting
 from tape.errors import GradientDtypeError, GradientShapeError, LeakedTracerError, RuleError
 from tape.graph.kinds import differentiable
-from tape.graph.wengert import Constant, accumulate, active, backwards, leading, producers, sweep
+from tape.graph.wengert import Constant, Source, WengertList, accumulate, active, backwards, leading, producers, sweep
 from tape.ops import residuals
 from tape.ops.linear import Equation, flatten
 from tape.rules import parameters, table
 from tape.rules.cotangents import for_jax, spread
-from tape.rules.registry import no_gradient
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from tape.graph.wengert import Source, WengertList
-    from tape.rules.registry import Rule
+from tape.rules.registry import Rule, no_gradient
 
 _NAME, _REMAT = jaxapi.primitive("name"), jaxapi.primitive("remat")
 

@@ -6,8 +6,9 @@ on, the jaxpr is written anew without it, loops and branches that change it too.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -16,12 +17,8 @@ from jax import lax
 
 from tape import jaxapi
 from tape.errors import TapeTypeError
+from tape.jaxapi import ClosedJaxpr, JaxprEqn
 from tape.rules import parameters
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tape.jaxapi import ClosedJaxpr, JaxprEqn
 
 _CALLED: dict[Any, str] = {**jaxapi.CALL_JAXPR_PARAMS, jaxapi.primitive("remat"): "jaxpr"}
 _SCAN, _WHILE, _COND = (jaxapi.primitive(name) for name in ("scan", "while", "cond"))

@@ -7,20 +7,16 @@ Its rule then finds them among the outputs.  A sweep is traced with every forwar
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tape import jaxapi
+from tape.graph.wengert import Source, WengertList
 from tape.ops.building import rebuilt
-from tape.ops.linear import flatten
+from tape.ops.linear import Equation, flatten
 from tape.rules import table
 from tape.rules.registry import Cost
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tape.graph.wengert import Source, WengertList
-    from tape.ops.linear import Equation
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)  # JAX keeps traces by weak references to their parameters

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -11,10 +12,6 @@ import numpy as np
 from tape import jaxapi
 from tape.ops.costs import Cost, cost_of
 from tape.ops.hosting import LIGHT, at_first, hosted, runs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
 
 # In the order of their worth; XLA's older emitter of loops takes half the time of its new one.
 _OPTIONS: dict[str, Any] = {

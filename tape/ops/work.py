@@ -8,18 +8,14 @@ from what is not fused, and is for decisions).
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 from tape import jaxapi
 from tape.graph.length import bytes_of
-from tape.jaxapi import words
+from tape.jaxapi import Jaxpr, JaxprEqn, words
 from tape.ops.costs import products
 from tape.ops.linear import held_by
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tape.jaxapi import Jaxpr, JaxprEqn
 
 _MOVES = words(
     "broadcast_in_dim reshape transpose squeeze expand_dims slice dynamic_slice dynamic_update_slice gather scatter concatenate pad "

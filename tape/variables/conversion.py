@@ -9,29 +9,25 @@ import functools
 import html
 import re
 import sys
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import jax
 import numpy as np
+from jax.typing import DTypeLike
 
 from tape import jaxapi
 from tape.errors import ConcretizationError, LostGradientError, TapeError, TapeRuntimeError, TapeTypeError, wrap
 from tape.graph import boundary
 from tape.graph.constants import known_array
 from tape.graph.scope import LOCAL
+from tape.graph.segment import Handle
 from tape.graph.trie import RECORD
 from tape.mirrored import absent
 from tape.programs.program import look
 from tape.recording import record
 from tape.sweeps.seeds import describe
 from tape.variables import callers, methods
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from jax.typing import DTypeLike
-
-    from tape.graph.segment import Handle
 
 T = TypeVar("T")
 _ABOUT = re.compile(r",\s+(?=shape=|dtype=)")  # between the numbers of an array and what is said of them

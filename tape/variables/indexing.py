@@ -11,7 +11,8 @@ import contextlib
 import functools
 import itertools
 import operator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,9 +30,6 @@ from tape.ops.kernel import Op
 from tape.programs.program import look
 from tape.recording import record
 from tape.recording.template import ARRAY, NUMBER
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 Position = np.int32 | np.int64
 Spec = tuple[Any, ...]  # per axis: "new" (of length one), "at" (one position), the length of a window, or (start, stop, step)

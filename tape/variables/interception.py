@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,10 +22,6 @@ from tape.mirrored.mirror import on_values, variable
 from tape.mirrored.roles import roles_of
 from tape.recording.template import SEQUENCE
 from tape.variables import updates
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
 
 array = saying(array_of(jnp.asarray), "asarray")
 _UNSUPPORTED = "has no counterpart in tape.numpy; pass .value or .detach() for a constant, or compose it of tape.numpy functions"

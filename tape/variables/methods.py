@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 
 from tape.errors import TapeTypeError, saying
 from tape.graph.segment import Handle
+from tape.graph.trie import State
 from tape.jaxapi import words
 from tape.mirrored import selection
 from tape.mirrored.detachment import refuse_reinterpretation
@@ -18,13 +21,6 @@ from tape.ops.kernel import Kernel, Op
 from tape.recording import record
 from tape.variables import indexing, interception, updates
 from tape.variables.operators import Operators
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-    from typing import Self
-
-    from tape.graph.trie import State
 
 
 def producer(state: State, slot: int) -> Op | Kernel | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self
 
 import jax
 import jax.export
@@ -24,9 +25,6 @@ from tape.variables import updates
 from tape.variables.declared import Declared
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Self
-
     from tape.variables.declared import Operand
 
 _BINARY: dict[str, tuple[Callable[..., Any], str]] = {  # with the symbol, where there is an augmented assignment

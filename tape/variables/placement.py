@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 
@@ -11,9 +12,6 @@ from tape.graph.scope import LOCAL
 from tape.programs.program import look
 from tape.sweeps.seeds import describe
 from tape.variables.conversion import Convertible, as_array
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class Placed(Convertible):

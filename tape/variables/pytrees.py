@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,10 +23,6 @@ from tape.programs.program import look
 from tape.recording import record
 from tape.recording.record import handle
 from tape.sweeps.seeds import describe
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
 
 _OPAQUE = jax.core.ShapedArray((), np.dtype(bool))
 _OURS = {"jax", "tape", "interop"}

@@ -6,12 +6,14 @@ becomes the one that the result is.  Entries recorded before keep the old value.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.typing import ArrayLike
 
 from tape import jaxapi
 from tape.errors import LostGradientError, TapeTypeError, TapeValueError, check_callable
@@ -29,10 +31,6 @@ from tape.variables.cuts import hold
 from tape.variables.indexing import BOUNDS, Spec, basic_op, expand, is_mask, known_call, plan, static_index
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from jax.typing import ArrayLike
-
     from tape.variables.declared import Index
 
 

@@ -7,7 +7,8 @@ needs the value (``float``, printing, ``.value``) looks at it and so runs what i
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 
@@ -31,6 +32,7 @@ from tape.graph.segment import Handle, end_of, extra_of, node_of
 from tape.graph.watcher import NOBODY
 from tape.hooking.handles import RemovableHandle
 from tape.mirrored.detachment import detach, detaching
+from tape.ops.kernel import Kernel, Op
 from tape.programs.program import look
 from tape.recording import record
 from tape.recording.entering import made_leaf
@@ -40,11 +42,6 @@ from tape.sweeps.seeds import describe
 from tape.variables import copies, cuts, methods, pytrees
 from tape.variables.conversion import as_array
 from tape.variables.placement import Placed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tape.ops.kernel import Kernel, Op
 
 
 def _to_array(value: object, where: str) -> jax.Array:

@@ -5,9 +5,10 @@ These are calls that mean what their jaxpr says, and reductions by a function of
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +19,6 @@ from tape.ops.pullback import pullback
 from tape.rules import parameters
 from tape.rules.cotangents import asked_for, for_jax, spread
 from tape.rules.registry import Cost, Example, register
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 
 def equal_to(name: str, fun: Callable[..., Any], **fields: Any) -> None:

@@ -5,8 +5,9 @@ Each primitive is equal to a loop over columns, which is swept.  A reflection I 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +18,6 @@ from tape.ops.linear import equations_in
 from tape.ops.rules.composites import equal_to
 from tape.rules.families.matrices import adjoint, dot, identity
 from tape.rules.registry import Cost, Example
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _LAPACK = "LAPACK Users' Guide, 5.4: elementary reflectors"
 
