@@ -76,8 +76,7 @@ def check_mapping(function: Definition, args: Sequence[object], kwargs: dict[str
     if misfit is not None:
         msg = (
             f"{function.__name__}.vmap is called with info, in_dims and the arguments of forward ({len(args) + len(kwargs)} values), but "
-            "is "
-            f"defined as vmap{misfit}"
+            f"is defined as vmap{misfit}"
         )
         raise TapeTypeError(msg)
 
@@ -137,8 +136,7 @@ def checked_tangents(function: Definition, returned: object, avals: tuple[jax.co
     if len(tangents) != len(avals):
         msg = (
             f"{function.__name__}.jvp returned {len(tangents)} tangents for {len(avals)} outputs; return one per output, None where the "
-            "output "
-            "does not change"
+            "output does not change"
         )
         raise RuleError(msg)
 

@@ -244,9 +244,8 @@ class Context:
                 name = self._function.__name__
                 reason = (
                     f"{what}{tree.path(i)} of {name} was computed in {name}.forward, which does not record, so a second derivative through "
-                    "it "
-                    "would be lost; save the inputs and compute it again in backward, or return it from forward as a further output and "
-                    "save that"
+                    "it would be lost; save the inputs and compute it again in backward, or return it from forward as a further output "
+                    "and save that"
                 )
                 leaves[i] = detach(x) if call.linear else unrecorded(x, reason)
         return tree.value(leaves)

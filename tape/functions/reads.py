@@ -162,7 +162,6 @@ def _message(name: str, kind: Kind, source: object, where: tuple[str, int] | Non
     what = "that requires grad" if kind.requires_grad else "whose own derivative was not recorded"
     return (
         f"{name}.forward reads a Variable{called} {what} (shape {kind.aval.shape}, dtype {kind.aval.dtype}){at} and is not given it, so "
-        "its "
-        f"gradient would be lost; pass it to {name}.apply as an argument and return its gradient from {name}.backward, or read "
+        f"its gradient would be lost; pass it to {name}.apply as an argument and return its gradient from {name}.backward, or read "
         "variable.detach() in its place"
     )

@@ -272,9 +272,8 @@ def on_values(fun: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs:
     if requiring is not None and any(isinstance(x, _ARRAYS) and differentiable(x) for x in jax.tree.leaves(results)):
         what = "a Variable that requires grad" if requiring.requires_grad else "a gradient that was taken without recording"
         msg = (
-            f"{name}: the result depends on the values of {what} (shape {requiring.aval.shape}, dtype {requiring.aval.dtype}) "
-            "in a way that is not traced, so no gradient could flow; pass it detached (.detach()), or give the static size that the "
-            "function offers"
+            f"{name}: the result depends on the values of {what} (shape {requiring.aval.shape}, dtype {requiring.aval.dtype}) in a way "
+            "that is not traced, so no gradient could flow; pass it detached (.detach()), or give the static size that the function offers"
         )
         raise LostGradientError(msg) from error
     return jax.tree.map(lambda x: record.constant(x) if isinstance(x, _ARRAYS) else x, results)

@@ -144,10 +144,9 @@ _FILTERED = (
     "it the .value for a constant"
 )
 _CALLED_BACK = (
-    "{} of a Variable that requires grad ({}) would lose its gradient: JAX does not differentiate what Python computes there; call it "
-    "in the "
-    "forward of a tape.Function, whose backward is the derivative, call the jax.custom_vjp function around it through interop.lift, or "
-    "give it v.detach() for a constant"
+    "{} of a Variable that requires grad ({}) would lose its gradient: JAX does not differentiate what Python computes there; call it in "
+    "the forward of a tape.Function, whose backward is the derivative, call the jax.custom_vjp function around it through interop.lift, "
+    "or give it v.detach() for a constant"
 )
 _JACOBIANS = (
     "jax.jacfwd, jax.jacrev and jax.hessian put no Jacobian of a Variable that requires grad ({}) together; use tape.hessian(f)(x) (or "
