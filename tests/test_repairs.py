@@ -1206,7 +1206,7 @@ LISTED = {
     "tape/jitting/tracing.py:jit: {} met other": "needs a function that captures others at each of five traces",
     "tape/functions/context.py:{}{} of {} was": "the second of its repairs needs a function of two outputs: tests/functions",
     "tape/functions/custom_derivatives.py:{} returned": "the further checks of what vmap returns are made in the same way",
-    "tape/functions/checks.py:{}.jvp": "as for backward's gradients",
+    "tape/functions/checks.py:outputs; return one per output": "as for backward's gradients",
     "tape/variables/conversion.py:{}: the value of a Variable ({}) lies in part": "needs two processes: tests/variables/test_placement.py",
     "tape/modes.py:{}: left in": "threads: tests/test_threads.py",
     "tape/programs/failures.py:{}, recorded": "free memory: tests/recording/test_failures.py",

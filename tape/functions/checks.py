@@ -18,6 +18,7 @@ from tape.functions.arguments import ONE, Definition, Layout
 from tape.graph.kinds import differentiable
 from tape.graph.segment import Handle
 from tape.graph.trees import flatten
+from tape.jaxapi import ShapedArray
 from tape.recording import record
 
 _METHODS = ("forward", "backward", "jvp", "vmap")
@@ -111,43 +112,41 @@ def outputs_of(function: Definition, result: object, method: str = "forward") ->
     return [x if isinstance(x, Handle) else record.constant(x) for x in leaves], tree
 
 
-def checked_gradients(
-    function: Definition, returned: object, avals: tuple[jax.core.ShapedArray, ...], layout: Layout
-) -> list[Handle | None]:
+def checked_gradients(function: Definition, returned: object, avals: Sequence[ShapedArray], layout: Layout) -> list[Handle | None]:
     """Return what a backward returned as one Variable or None per array argument."""
-    gradients = returned if isinstance(returned, (tuple, list)) else (returned,)
-    if len(gradients) != len(avals):
-        msg = (
-            f"{function.__name__}.backward returned {len(gradients)} gradients for {len(avals)} array arguments "
-            f"({', '.join(layout.names(function.forward))}); return one per argument, None where no gradient flows"
-        )
-        raise RuleError(msg)
+
+    def names() -> list[str]:
+        return layout.names(function.forward)
+
+    def misfit() -> str:
+        return f"array arguments ({', '.join(names())}); return one per argument, None where no gradient flows"
 
     def owner(i: int) -> str:
-        return f"argument {i}, which has {{}} and is {layout.names(function.forward)[i]!r} of forward"
+        return f"argument {i}, which has {{}} and is {names()[i]!r} of forward"
 
-    name = f"{function.__name__}.backward"
-    return [_checked(name, "gradient", owner, i, x, aval) for i, (x, aval) in enumerate(zip(gradients, avals, strict=True))]
+    return _each_checked(f"{function.__name__}.backward", "gradient", returned, avals, misfit, owner)
 
 
-def checked_tangents(function: Definition, returned: object, avals: tuple[jax.core.ShapedArray, ...]) -> list[Handle | None]:
+def checked_tangents(function: Definition, returned: object, avals: Sequence[ShapedArray]) -> list[Handle | None]:
     """Return what a ``jvp`` returned as one Variable or None per output."""
-    tangents = returned if isinstance(returned, (tuple, list)) else (returned,)
-    if len(tangents) != len(avals):
-        msg = (
-            f"{function.__name__}.jvp returned {len(tangents)} tangents for {len(avals)} outputs; return one per output, None where the "
-            "output does not change"
-        )
+
+    def misfit() -> str:
+        return "outputs; return one per output, None where the output does not change"
+
+    return _each_checked(f"{function.__name__}.jvp", "tangent", returned, avals, misfit, "output {}, which has {{}}".format)
+
+
+def _each_checked(
+    name: str, what: str, returned: object, avals: Sequence[ShapedArray], misfit: Callable[[], str], owner: Callable[[int], str]
+) -> list[Handle | None]:
+    values = returned if isinstance(returned, (tuple, list)) else (returned,)
+    if len(values) != len(avals):
+        msg = f"{name} returned {len(values)} {what}s for {len(avals)} {misfit()}"
         raise RuleError(msg)
-
-    def owner(i: int) -> str:
-        return f"output {i}, which has {{}}"
-
-    name = f"{function.__name__}.jvp"
-    return [_checked(name, "tangent", owner, i, x, aval) for i, (x, aval) in enumerate(zip(tangents, avals, strict=True))]
+    return [_checked(name, what, owner, i, x, aval) for i, (x, aval) in enumerate(zip(values, avals, strict=True))]
 
 
-def _checked(name: str, what: str, owner: Callable[[int], str], i: int, value: object, aval: jax.core.ShapedArray) -> Handle | None:
+def _checked(name: str, what: str, owner: Callable[[int], str], i: int, value: object, aval: ShapedArray) -> Handle | None:
     """Return one gradient or tangent as a Variable of its owner's shape and dtype."""
     if value is None or not differentiable(aval):
         return None
