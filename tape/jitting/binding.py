@@ -6,6 +6,7 @@ all the Python that a call costs; so what can be looked up once is looked up her
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
@@ -59,8 +60,8 @@ class Binding(layout.Bound):
         self.unrepeatable = bool(step.jaxpr.effects) or bool(donated)
         self.edges, self.slots, self.kept = edges, slots, kept
         self._edges: list[Any] = [(e.get, e.holder, e.key, e.content) for e in edges if e.get is not None]
-        self._edges += [(_holds, slot, None, slot.held) for slot in slots]
-        self._edges += [(_array, k, None, variables[i]._cell[0]) for i, k in kept.items()]
+        self._edges += [(Slot.holds, slot, None, slot.held) for slot in slots]
+        self._edges += [(KeptArray.array, k, None, variables[i]._cell[0]) for i, k in kept.items()]
         outcome = step.outcome
         changed = {c.source for c in outcome.changes}
         same = {n for tree in (outcome.returned, *[s.content for s in slots]) for kind, n in tree.leaves if kind in (SAME, GRADIENT)}
@@ -193,14 +194,14 @@ class Binding(layout.Bound):
             for i, of_buffer, of_cell in zip(self._donated, shared, shared[len(self._donated) :], strict=False):
                 if of_buffer or of_cell:
                     inputs[i] = jnp.array(inputs[i])
+        run = self.executable if not METERS else functools.partial(measured, "step", self, self.executable)
         try:
             try:
-                results = self.executable(*inputs) if not METERS else measured("step", self, self.executable, *inputs)
+                results = run(*inputs)
             except Exception:
                 if not any(x is None for x in inputs):  # then it was not that some were pending
                     raise
-                inputs = self.complete(inputs, arrays, given)
-                results = self.executable(*inputs) if not METERS else measured("step", self, self.executable, *inputs)
+                results = run(*self.complete(inputs, arrays, given))
         except jax.errors.JaxRuntimeError as e:
             self.failed(e)
         if results and isinstance(results[0], Tracer):
@@ -305,14 +306,6 @@ class Binding(layout.Bound):
         if kind == SAME:
             return self.sources[x]
         return self.sources[x]._extra.grad if kind == GRADIENT else x
-
-
-def _holds(slot: Slot, _: object) -> str:
-    return slot.holds()
-
-
-def _array(kept: KeptArray, _: object) -> object:
-    return kept.array()
 
 
 def _input(v: Handle, *, reached: bool) -> Handle:

@@ -70,7 +70,7 @@ class Slot(NamedTuple):
     content: Tree
     held: str
 
-    def holds(self) -> str:
+    def holds(self, _: object = None) -> str:
         """Say what it holds now."""
         return _held(self.holder.place.at_key(self.key))
 
@@ -82,7 +82,7 @@ class KeptArray(NamedTuple):
     key: Any
     leaf: int
 
-    def array(self) -> jax.Array | None:
+    def array(self, _: object = None) -> jax.Array | None:
         """Return what it is now; None where there is no array any more."""
         leaves = _leaves(self.holder.place.at_key(self.key))
         leaf = leaves[self.leaf] if self.leaf < len(leaves) else None
