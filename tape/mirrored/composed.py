@@ -115,21 +115,28 @@ PLANE: dict[str, tuple[Slope, ...]] = {
 
 
 @functools.cache
-def _ruled(original: Callable[..., Any], slopes: tuple[Slope, ...], static: tuple[Any, ...]) -> Callable[..., Any]:
-    """Give a function of arrays of one dtype its derivatives; half precisions are computed in single."""
+def ruled(
+    original: Callable[..., Any], tangent: Callable[..., Any], of: tuple[Any, ...], static: tuple[Any, ...] = (), options: Any = ()
+) -> Callable[..., Any]:
+    """Give a function of arrays of one dtype its derivative, ``tangent(*arrays, *tangents, of)``; halves are computed in single."""
 
     @jax.custom_jvp
-    def ruled(*args: jax.Array) -> Any:
-        return original(*args, *static)
+    def function(*args: jax.Array) -> Any:
+        return original(*args, *static, **dict(options))
 
-    @ruled.defjvp
+    @function.defjvp
     def _(primals: Sequence[jax.Array], tangents: Sequence[jax.Array]) -> tuple[jax.Array, jax.Array]:
-        out = ruled(*primals)
-        single = [wide(x) for x in primals]
-        total = sum(wide(t) * slope(*single) for t, slope in zip(tangents, slopes, strict=True))
-        return out, lax.convert_element_type(total, out.dtype)
+        out = function(*primals)
+        total = tangent(*map(wide, primals), *map(wide, tangents), of)
+        return out, lax.convert_element_type(lax.reshape(total, out.shape), out.dtype)
 
-    return ruled
+    return function
+
+
+def _by_slopes(*given: Any) -> Any:
+    *arrays, slopes = given
+    primals, tangents = arrays[: len(slopes)], arrays[len(slopes) :]
+    return sum(t * slope(*primals) for t, slope in zip(tangents, slopes, strict=True))
 
 
 def _differentiated(given: Given, module: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -155,7 +162,7 @@ def _differentiated(given: Given, module: str, original: Callable[..., Any]) -> 
             slopes = given(*static, **own) if callable(given) else given
         if kwargs or len(arrays) != len(slopes) or not jnp.issubdtype(dtype, jnp.inexact):
             return original(*args, **kwargs)
-        return _ruled(original, slopes, static)(*jnp.broadcast_arrays(*[jnp.asarray(x, dtype) for x in arrays]))
+        return ruled(original, _by_slopes, slopes, static)(*jnp.broadcast_arrays(*[jnp.asarray(x, dtype) for x in arrays]))
 
     return mirrored(function, original.__name__, module=module)
 

@@ -14,20 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from tape.mirrored.composed import ruled
 from tape.mirrored.mirror import mirrored
 from tape.rules import slopes, weights
-from tape.rules.cotangents import wide
 
 Tangent = Any  # a function of x, its tangent, and the axes, which are kept as ones
 
-_PLAIN = {
-    "dtype": None,
-    "out": None,
-    "where": None,
-    "mean": None,
-    "correction": None,
-    "b": None,
-}  # of options: with others, JAX's own derivative
+_PLAIN = {"dtype", "out", "where", "mean", "correction", "b"}  # options that are None: with others, JAX's own derivative
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
@@ -147,12 +140,12 @@ def _log_softmax(x: jax.Array, t: jax.Array, axes: tuple[int, ...]) -> jax.Array
 
 
 def _softmax(x: jax.Array, t: jax.Array, axes: tuple[int, ...]) -> Any:
-    return _shifted(_ruled(jax.nn.softmax, _softmax, axes, (("axis", axes),))(x), x, t, axes)
+    return _shifted(ruled(jax.nn.softmax, _softmax, axes, options=(("axis", axes),))(x), x, t, axes)
 
 
 def _shares(x: jax.Array, axes: tuple[int, ...]) -> Any:
     """Softmax that is no result, but a derivative: of differences that are not rounded."""
-    return _ruled(weights.softmax, _shares_shifted, axes, (("axes", axes),))(x)
+    return ruled(weights.softmax, _shares_shifted, axes, options=(("axes", axes),))(x)
 
 
 def _shares_shifted(x: jax.Array, t: jax.Array, axes: tuple[int, ...]) -> Any:
@@ -167,25 +160,6 @@ def _shifted(p: Any, x: Any, t: Any, axes: tuple[int, ...]) -> Any:
 
 def _logsumexp(x: jax.Array, t: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     return jnp.sum(_shares(x, axes) * t, axes, keepdims=True)
-
-
-@functools.cache
-def _ruled(
-    original: Callable[..., Any], tangent: Tangent, axes: tuple[int, ...], options: tuple[tuple[str, Any], ...]
-) -> Callable[..., Any]:
-    """Give a function of one real array its derivative; half precisions are computed in single."""
-
-    @jax.custom_jvp
-    def ruled(x: jax.Array) -> Any:
-        return original(x, **dict(options))
-
-    @ruled.defjvp
-    def _(primals: Sequence[jax.Array], tangents: Sequence[jax.Array]) -> tuple[jax.Array, jax.Array]:
-        out = ruled(*primals)
-        total = tangent(wide(primals[0]), wide(tangents[0]), axes)
-        return out, lax.convert_element_type(lax.reshape(total, out.shape), out.dtype)
-
-    return ruled
 
 
 def _axes(ndim: int, axis: object) -> tuple[int, ...]:
@@ -244,7 +218,7 @@ def _reducing(choose: Callable[..., Any], module: str, original: Callable[..., A
         chosen = choose(x, given)
         if chosen is None or not chosen[1]:
             return original(*args, **kwargs)
-        return _ruled(original, *chosen, tuple(given.items()))(x)
+        return ruled(original, *chosen, options=tuple(given.items()))(x)
 
     return mirrored(function, original.__name__, module=module)
 
