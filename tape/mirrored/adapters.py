@@ -162,11 +162,11 @@ def attention(original: Callable[..., Any]) -> Callable[..., Any]:
         halves = [k for k in ("query", "key", "value") if _dtype(given.get(k)) == np.float16]
         if "query" not in halves or _sums_halves(jax.default_backend()):
             return recording(*args, **kwargs)
-        given.update({k: call(_single, "astype", (given[k],), {}) for k in halves})
+        given.update({k: call(_as, "astype", (given[k], np.float32), {}) for k in halves})
         result = recording(**given)
         if isinstance(result, tuple):
-            return (call(_half, "astype", (result[0],), {}), *result[1:])
-        return call(_half, "astype", (result,), {})
+            return (call(_as, "astype", (result[0], np.float16), {}), *result[1:])
+        return call(_as, "astype", (result, np.float16), {})
 
     return select
 
@@ -175,12 +175,8 @@ def _dtype(x: object) -> object:
     return x._place.kind.aval.dtype if isinstance(x, Handle) else getattr(x, "dtype", None)
 
 
-def _single(x: jax.Array) -> jax.Array:
-    return x.astype(np.float32)
-
-
-def _half(x: jax.Array) -> jax.Array:
-    return x.astype(np.float16)
+def _as(x: jax.Array, dtype: DTypeLike) -> jax.Array:
+    return x.astype(dtype)
 
 
 @functools.cache
