@@ -66,19 +66,8 @@ def getitem(v: Handle, index: object) -> Any:
             position = index if index >= 0 else index + n
             return record.record_number(_FIRST, v, _STARTS.get(position) or _start(position))
     items = index if type(index) is tuple else (index,)
-    key: list[Any] = [shape]
-    for item in items:
-        kind = type(item)
-        if kind is slice:
-            start, stop, step = item.start, item.stop, item.step
-            if type(start) not in BOUNDS or type(stop) not in BOUNDS or type(step) not in BOUNDS:
-                break
-            key.append((start, stop, step))
-        elif kind is int or item is None or item is Ellipsis:
-            key.append(item)
-        else:
-            break
-    else:
+    key = basic(items, [shape])
+    if key is not None:
         known = _PLANS.get(tuple(key))
         if known is None:
             if any(n.__class__ is not int for n in shape):  # symbolic lengths of jax.export, with which JAX reckons itself
@@ -89,6 +78,22 @@ def getitem(v: Handle, index: object) -> Any:
         return record.record_number(op, v, starts[0]) if len(starts) == 1 else record.record(op, (v, *starts))
     # An index that holds arrays, or what else is not an integer, slice or new axis.
     return known_call(gather, "getitem", v, items, (), lambda: (v, expand(v, index, strict=True)))
+
+
+def basic(items: tuple[Any, ...], key: list[Any]) -> list[Any] | None:
+    """Return a key with an index of integers, slices of them and new axes; None where it is another."""
+    for item in items:
+        kind = type(item)
+        if kind is slice:
+            start, stop, step = item.start, item.stop, item.step
+            if type(start) not in _BOUNDS or type(stop) not in _BOUNDS or type(step) not in _BOUNDS:
+                return None
+            key.append((start, stop, step))
+        elif kind is int or item is None or item is Ellipsis:
+            key.append(item)
+        else:
+            return None
+    return key
 
 
 def known_call(fun: Callable[..., Any], name: str, v: Handle, items: tuple[object, ...], values: tuple[Any, ...], arguments: Any) -> Any:
@@ -125,7 +130,7 @@ def _keyed(
             inputs.append(item if isinstance(item, Handle) else record.operand(item))
         elif isinstance(item, slice):
             start, stop, step = item.start, item.stop, item.step
-            if type(start) not in BOUNDS or type(stop) not in BOUNDS or type(step) not in BOUNDS:
+            if type(start) not in _BOUNDS or type(stop) not in _BOUNDS or type(step) not in _BOUNDS:
                 return None
             key.append((start, stop, step))
         elif type(item) is int:
@@ -152,7 +157,7 @@ def _keyed(
 
 
 quick = record.quick(getitem, two=_FIRST, starts=_STARTS, plans=_PLANS)
-BOUNDS = (int, type(None))
+_BOUNDS = (int, type(None))
 
 
 def gather(x: jax.Array, index: object) -> jax.Array:
@@ -255,12 +260,16 @@ def _without_ellipsis(items: tuple[Any, ...], shape: tuple[int, ...]) -> list[An
 
 def _read(spec: Spec, x: jax.Array, *starts: jax.Array) -> jax.Array:
     if starts:
-        axes = [s for s in spec if s != "new"]
-        positions = iter(starts)
-        sizes = [1 if s == "at" else s if isinstance(s, int) else n for s, n in zip(axes, x.shape, strict=True)]
-        firsts = [np.int32(0) if isinstance(s, tuple) else next(positions) for s in axes]
-        x = lax.dynamic_slice(x, firsts, sizes, allow_negative_indices=False)
+        x = lax.dynamic_slice(x, *window(spec, x.shape, starts), allow_negative_indices=False)
     return x[static_index(spec, itertools.repeat(0))]
+
+
+def window(spec: Spec, shape: tuple[int, ...], starts: tuple[jax.Array, ...]) -> tuple[list[Any], list[int]]:
+    """Return where the window of a specification begins, and how long it is, along each axis of an array of some shape."""
+    axes = [s for s in spec if s != "new"]
+    positions = iter(starts)
+    firsts = [np.int32(0) if isinstance(s, tuple) else next(positions) for s in axes]
+    return firsts, [1 if s == "at" else s if isinstance(s, int) else n for s, n in zip(axes, shape, strict=True)]
 
 
 def static_index(spec: Spec, positions: Iterator[Any]) -> tuple[Any, ...]:

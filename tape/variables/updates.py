@@ -28,7 +28,7 @@ from tape.recording import record
 from tape.recording.entering import made_leaf
 from tape.sweeps.seeds import describe
 from tape.variables.cuts import hold
-from tape.variables.indexing import BOUNDS, Spec, basic_op, expand, is_mask, known_call, plan, static_index
+from tape.variables.indexing import Spec, basic, basic_op, expand, is_mask, known_call, plan, static_index, window
 
 if TYPE_CHECKING:
     from tape.variables.declared import Index
@@ -158,12 +158,9 @@ def _as_value(v: Handle, value: object) -> Any:
 def _assigned(v: Handle, index: object, new: Handle) -> Any:
     shape, aval = v._place.kind.aval.shape, new._place.kind.aval
     items = index if type(index) is tuple else (index,)
-    if all(
-        type(i) is int or i is None or i is Ellipsis or (type(i) is slice and {type(i.start), type(i.stop), type(i.step)} <= set(BOUNDS))
-        for i in items
-    ):
+    if basic(items, []) is not None:
         spec, starts = plan(shape, items, windows=True)
-        if any(isinstance(s, tuple) and s != (0, n, 1) for s, n in zip([s for s in spec if s != "new"], shape, strict=True)):
+        if _in_part(spec, shape):
             spec, starts = plan(shape, items, windows=False)
         return record.record(basic_op("setitem", _write, spec), (v, new, *starts))
     if (
@@ -177,6 +174,11 @@ def _assigned(v: Handle, index: object, new: Handle) -> Any:
         if mask.ndim and mask.shape == shape[: mask.ndim]:
             return call(_where, "setitem", (v, mask, new), {})
     return known_call(_scatter, "setitem", v, items, (new,), lambda: (v, expand(v, index, strict=True), new))
+
+
+def _in_part(spec: Spec, shape: tuple[int, ...]) -> bool:
+    """Tell whether a static slice takes a part of its axis."""
+    return any(isinstance(s, tuple) and s != (0, n, 1) for s, n in zip([s for s in spec if s != "new"], shape, strict=True))
 
 
 def _where(x: jax.Array, mask: jax.Array, y: jax.Array) -> jax.Array:
@@ -196,15 +198,12 @@ def _scatter(x: jax.Array, index: object, y: jax.Array) -> jax.Array:
 
 
 def _write(spec: Spec, x: jax.Array, y: jax.Array, *starts: jax.Array) -> jax.Array:
-    positions = iter(starts)
-    axes = [s for s in spec if s != "new"]
-    if any(isinstance(s, tuple) and s != (0, n, 1) for s, n in zip(axes, x.shape, strict=True)):
-        return _scatter(x, static_index(spec, positions), y)
-    sizes = [1 if s == "at" else s if isinstance(s, int) else n for s, n in zip(axes, x.shape, strict=True)]
+    if _in_part(spec, x.shape):
+        return _scatter(x, static_index(spec, iter(starts)), y)
+    firsts, sizes = window(spec, x.shape, starts)
     lengths = iter(sizes)
     shape = [n for s, n in [(s, 1 if s == "new" else next(lengths)) for s in spec] if s != "at"]
     y = _fitted(x, y, tuple(shape)).reshape(sizes)
-    firsts = [np.int32(0) if isinstance(s, tuple) else next(positions) for s in axes]
     return lax.dynamic_update_slice(x, y, firsts, allow_negative_indices=False)
 
 
