@@ -27,8 +27,8 @@ from tape.ops.interning import intern_op
 from tape.ops.kernel import Op
 from tape.programs.program import look
 from tape.recording import record
-from tape.recording.record import record_number, record_one, record_two
-from tape.recording.template import ARRAY, NUMBER, SEQUENCE, Baked, Fixed, Node, Static, Structured, fill, fix, unfix
+from tape.recording.record import record_one, record_two
+from tape.recording.template import ARRAY, SEQUENCE, Baked, Fixed, Node, Static, Structured, fill, fix, unfix
 
 _SCALARS = (bool, int, float, complex)
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
@@ -293,7 +293,6 @@ def mirrored(fun: Callable[..., Any], name: str | None = None, *, module: str = 
     roles: Roles | None = None
     of_one: Op | None = None  # the op of a call with one Variable and nothing else, and with two: the quickest ways
     of_two: Op | None = None
-    scales = False  # whether a Python number as the second argument is an input of that op
 
     def wrapper(*args: Any, **kwargs: Any) -> object:
         try:
@@ -304,8 +303,6 @@ def mirrored(fun: Callable[..., Any], name: str | None = None, *, module: str = 
                     a, b = args
                     if isinstance(b, Handle):
                         return record_two(of_two, a, b)
-                    if scales and type(b) in NUMBERS and roles.scalars:  # type: ignore[union-attr]
-                        return record_number(of_two, a, b)
             variables: list[Any] = []
             key = None if roles is None else quick_key(roles, args, kwargs, variables)
             if all(not isinstance(v, Handle) or v._segment is None for v in variables) and jaxapi.in_trace():
@@ -319,10 +316,9 @@ def mirrored(fun: Callable[..., Any], name: str | None = None, *, module: str = 
         return first_call(key, len(variables), args, kwargs)
 
     def first_call(key: tuple[object, ...] | None, count: int, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
-        nonlocal roles, scales
+        nonlocal roles
         if roles is None:
             roles = roles_of(fun, called)
-            scales = bool(roles.at(1))
             if front is not wrapper:
                 front.roles = roles
             return wrapper(*args, **kwargs)
@@ -335,7 +331,7 @@ def mirrored(fun: Callable[..., Any], name: str | None = None, *, module: str = 
                 known[key] = op
                 if key == (ARRAY,):
                     of_one = op
-                elif key in {(ARRAY, ARRAY), (ARRAY, NUMBER)}:
+                elif key == (ARRAY, ARRAY):
                     of_two = op
 
         return call(fun, called, args, kwargs, learn)
