@@ -67,12 +67,7 @@ def _vector(a: Any, k: Any) -> Any:
 
 def _product(a: Any, taus: Any) -> Any:
     """First columns of H_1 H_2 ... H_k."""
-
-    def apply(q: Any, k: Any) -> tuple[Any, None]:
-        v = _vector(a, k)
-        return q - taus[k] * v[:, None] * (jnp.conj(v) @ q)[None, :], None
-
-    return lax.scan(apply, identity(a), jnp.arange(taus.shape[0]), reverse=True)[0]
+    return _applied(a, taus, identity(a))
 
 
 def _applied(a: Any, taus: Any, c: Any, *, left: bool = True, transpose: bool = False) -> Any:
@@ -81,38 +76,29 @@ def _applied(a: Any, taus: Any, c: Any, *, left: bool = True, transpose: bool = 
         return adjoint(_applied(a, taus, adjoint(c), left=True, transpose=not transpose))
 
     def apply(c: Any, k: Any) -> tuple[Any, None]:
-        v = _vector(a, k)
-        tau = jnp.conj(taus[k]) if transpose else taus[k]
-        return c - tau * v[:, None] * (jnp.conj(v) @ c)[None, :], None
+        return _reflected(c, taus[k] if transpose else jnp.conj(taus[k]), _vector(a, k)), None
 
     return lax.scan(apply, c, jnp.arange(taus.shape[0]), reverse=not transpose)[0]
 
 
-def _triangular(a: Any) -> tuple[Any, Any]:
-    """QR decomposition, R above the reflections."""
+def _reduced(a: Any, *, below: int) -> tuple[Any, Any]:
+    """Take every column to zeros below its diagonal, or with ``below`` 1, from both sides, below the one under it: Q^H A, or Q^H A Q.
+
+    The reflections stand where the zeros would.
+    """
     columns = jnp.arange(a.shape[1])
 
     def step(a: Any, k: Any) -> tuple[Any, Any]:
-        beta, tau, v = _reflection(a[:, k], k)
-        moved = a - jnp.conj(tau) * v[:, None] * (jnp.conj(v) @ a)[None, :]
-        column = _stored(a[:, k], k, beta, v)
-        return jnp.where(columns > k, moved, jnp.where(columns == k, column[:, None], a)), tau
+        beta, tau, v = _reflection(a[:, k], k + below)
+        right = a - tau * _outer(a @ v, v) if below else a
+        column = _stored(a[:, k], k + below, beta, v)
+        return jnp.where(columns > k, _reflected(right, tau, v), jnp.where(columns == k, column[:, None], a)), tau
 
-    return lax.scan(step, a, jnp.arange(min(a.shape)))
+    return lax.scan(step, a, jnp.arange(max(a.shape[0] - 1, 0) if below else min(a.shape)))
 
 
-def _hessenberg(a: Any) -> tuple[Any, Any]:
-    """Return H = Q^H A Q, with zeros below the first diagonal under the main one, where the reflections stand."""
-    columns = jnp.arange(a.shape[1])
-
-    def step(a: Any, k: Any) -> tuple[Any, Any]:
-        beta, tau, v = _reflection(a[:, k], k + 1)
-        right = a - tau * _outer(a @ v, v)
-        moved = right - jnp.conj(tau) * v[:, None] * (jnp.conj(v) @ right)[None, :]
-        column = _stored(a[:, k], k + 1, beta, v)
-        return jnp.where(columns > k, moved, jnp.where(columns == k, column[:, None], a)), tau
-
-    return lax.scan(step, a, jnp.arange(max(a.shape[0] - 1, 0)))
+def _reflected(a: Any, tau: Any, v: Any) -> Any:
+    return a - jnp.conj(tau) * v[:, None] * (jnp.conj(v) @ a)[None, :]
 
 
 def _tridiagonal(a: Any, *, lower: bool = True) -> tuple[Any, ...]:
@@ -126,8 +112,7 @@ def _tridiagonal(a: Any, *, lower: bool = True) -> tuple[Any, ...]:
     def step(whole: Any, k: Any) -> tuple[Any, Any]:
         beta, tau, v = _reflection(whole[:, k], k + 1)
         right = whole - tau * _outer(whole @ v, v)
-        moved = right - jnp.conj(tau) * v[:, None] * (jnp.conj(v) @ right)[None, :]
-        return moved, (jnp.real(beta), tau, _stored(whole[:, k], k + 1, beta, v))
+        return _reflected(right, tau, v), (jnp.real(beta), tau, _stored(whole[:, k], k + 1, beta, v))
 
     whole, (e, taus, packed) = lax.scan(step, whole, jnp.arange(max(n - 1, 0)))
     d = jnp.real(jnp.diagonal(whole))
@@ -191,7 +176,7 @@ def _geqrf(a: Any) -> Any:
 
 equal_to(
     "geqrf",
-    _batched(_triangular),
+    _batched(partial(_reduced, below=0)),
     finder=_decomposed,
     source=_LAPACK + ": one for each column, applied to those after it",
     domain=((-1.0, 1.0),),
@@ -203,7 +188,7 @@ equal_to(
 )
 equal_to(
     "hessenberg",
-    _batched(_hessenberg),
+    _batched(partial(_reduced, below=1)),
     source=_LAPACK + ": one for each column, applied from both sides",
     domain=((-1.0, 1.0),),
     cost=Cost.HIGH,
