@@ -29,26 +29,23 @@ def intern(name: str, jaxpr: jaxapi.ClosedJaxpr, tree: jax.tree_util.PyTreeDef, 
 
     One that is ``exact`` rounds as ``jax.jit`` of the program does also where it runs on its own.
     """
-    key = (name, tree, _Fingerprint().closed(jaxpr), configuration(), exact)
-    op = _OPS.get(key)
-    if op is None:
+
+    def make() -> Op:
         kernel = Kernel(name, jaxpr, tree)
         kernel.exact = exact
         op = Op(name, lambda *arrays: jax.tree.unflatten(tree, kernel.inline(*arrays)))
         op.adopt(kernel)
-    _OPS[key] = op  # the newest, also if it is known
-    return op
+        return op
+
+    return intern_op((name, tree, _Fingerprint().closed(jaxpr), configuration(), exact), make, _OPS)
 
 
 _BY_KEY: Bounded[Hashable, Op] = Bounded("ops", 1 << 14)
 
 
-def intern_op(key: Hashable, make: Callable[[], Op]) -> Op:
+def intern_op(key: Hashable, make: Callable[[], Op], ops: Bounded[Hashable, Op] = _BY_KEY) -> Op:
     """Return the op known under ``key``, made at the first meeting."""
-    op = _BY_KEY.get(key)
-    if op is None:
-        op = make()
-    _BY_KEY[key] = op  # the newest, also if it is known
+    op = ops[key] = ops.get(key) or make()  # the newest, also if it is known
     return op
 
 
