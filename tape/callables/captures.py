@@ -27,6 +27,7 @@ from tape.jaxapi import ClosedJaxpr, Tracer, trace
 from tape.recording import record
 from tape.recording.record import handle
 from tape.statistics import STATS
+from tape.sweeps.seeds import describe
 
 _ATTEMPTS = 5
 
@@ -85,10 +86,9 @@ class Captures(Watcher):
             )
             raise TapeRuntimeError(msg)
         if leaked is not None:
-            aval = leaked._place.kind.aval
             msg = (
-                f"a traced function assigned to a Variable that it captures (shape {aval.shape}, dtype {aval.dtype}); the new value exists "
-                "only while the function is traced: return it, and assign it outside"
+                f"a traced function assigned to a Variable that it captures ({describe(leaked)}); the new value exists only while the "
+                "function is traced: return it, and assign it outside"
             )
             raise LeakedTracerError(msg)
 

@@ -23,6 +23,7 @@ from tape.hooking.handles import take_away
 from tape.jaxapi import Tracer
 from tape.recording import record
 from tape.recording.record import handle
+from tape.sweeps.seeds import describe
 
 
 class Before(NamedTuple):
@@ -166,10 +167,9 @@ class Effects(Captures):
         """Refuse a leaf that a sweep is about to give a gradient to, should it only stand for what was computed outside."""
         host = self._hosts.get(id(variable))
         if host is not None:
-            aval = host[1]._place.kind.aval
             msg = (
-                f"jit: a sweep inside the function reached a Variable that was computed outside of it (shape {aval.shape}, dtype "
-                f"{aval.dtype}), and so does not end there; return what is to be differentiated and sweep outside, or pass .detach()"
+                f"jit: a sweep inside the function reached a Variable that was computed outside of it ({describe(host[1])}), and so does "
+                "not end there; return what is to be differentiated and sweep outside, or pass .detach()"
             )
             raise TapeRuntimeError(msg)
 
@@ -202,12 +202,8 @@ class Effects(Captures):
         self._emptied = [*self._own.values(), *self._stand_ins.values()]
         for cell in self._emptied:  # traced values end with the trace
             cell[0] = None
-        self._own.clear()
-        self._stand_ins.clear()
-        self._hosts.clear()
-        self._nodes.clear()
-        self.touched.clear()
-        self.looked.clear()
+        for met in (self._own, self._stand_ins, self._hosts, self._nodes, self.touched, self.looked):
+            met.clear()
         hooked = None
         for variable, hooks, known in self._hooked.values():
             for key in [k for k in hooks if k not in known]:
@@ -215,10 +211,9 @@ class Effects(Captures):
                 hooked = variable
         self._hooked.clear()
         if hooked is not None and not failed:
-            aval = hooked._place.kind.aval
             msg = (
-                f"jit: a hook was registered inside the function on a Variable from outside (shape {aval.shape}, dtype {aval.dtype}) "
-                "and would stay there after the first call only; register it outside, or remove() it before the function returns"
+                f"jit: a hook was registered inside the function on a Variable from outside ({describe(hooked)}) and "
+                "would stay there after the first call only; register it outside, or remove() it before the function returns"
             )
             raise TapeRuntimeError(msg)
 
@@ -240,11 +235,10 @@ def _told(cell: Cell, where: tuple[str, int] | None) -> str:
     """Say what a Variable was whose value existed only in a trace; the search of the heap takes seconds where that is large."""
     what = "a Variable"
     for v in [v for v in gc.get_referrers(cell) if isinstance(v, Handle)][:1]:
-        aval = v._place.kind.aval
         place = "" if where is None else f", made at {where[0]}:{where[1]}"
         names = [k for d in gc.get_referrers(v) if isinstance(d, dict) for k, x in d.items() if x is v and isinstance(k, str)]
         kept = f", now kept as {names[0]!r}" if names else ""
-        what = f"a Variable (shape {aval.shape}, dtype {aval.dtype}{place}{kept})"
+        what = f"a Variable ({describe(v)}{place}{kept})"
     return (
         f"{what} existed only while a function compiled by tape.jit was traced, and has no value outside of it; return it from the "
         "function, or assign its value to a Variable made outside"

@@ -16,6 +16,7 @@ from tape.graph.trie import CONSTANT, RECORD
 from tape.ops.kernel import Op
 from tape.recording import record
 from tape.recording.record import handle
+from tape.sweeps.seeds import describe
 
 _IDENTITY = Op("detach", lambda x: x)
 detaching = record.repeating(3, one=_IDENTITY)
@@ -62,9 +63,8 @@ def stop_gradient(x: Any) -> Any:
 def refuse_reinterpretation(variable: object, what: str) -> None:
     """Raise where reading the bits of a Variable as another type would lose its gradient."""
     if isinstance(variable, Handle) and variable._place.kind.requires_grad and LOCAL.scope.mode == RECORD:
-        aval = variable._place.kind.aval
         msg = (
-            f"{what}: reads the bits of a Variable that requires grad (shape {aval.shape}, dtype {aval.dtype}), through which no "
-            "gradient flows; pass it detached (.detach()), or convert the values with .astype(dtype)"
+            f"{what}: reads the bits of a Variable that requires grad ({describe(variable)}), through which no gradient flows; "
+            " pass it detached (.detach()), or convert the values with .astype(dtype)"
         )
         raise LostGradientError(msg)

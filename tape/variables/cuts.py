@@ -25,6 +25,7 @@ from tape.programs.retention import forget, trim
 from tape.recording import staging
 from tape.recording.entering import made_leaf
 from tape.sweeps.plan import behind
+from tape.sweeps.seeds import describe
 
 
 def unchain(variable: Handle) -> None:
@@ -76,9 +77,8 @@ def hint_at_retaining(variable: Handle, segment: Segment) -> None:
     if any(ref() is variable for ref in segment.retained.get(slot, ())):
         return
     if any(slot in step.slots and step.depth in segment.released for step in segment.state.path() if step.kernel is not None):
-        aval = variable._place.kind.aval
         msg = (
-            f"grad: a sweep has gone through this Variable (shape {aval.shape}, dtype {aval.dtype}), which is not a leaf, and left no "
+            f"grad: a sweep has gone through this Variable ({describe(variable)}), which is not a leaf, and left no "
             "gradient there; call y.retain_grad() before backward(), or ask for it by tape.gradients(loss, y)"
         )
         warn(msg, user_line())
@@ -171,9 +171,8 @@ def _release(segment: Segment) -> None:
 
 def _refuse_captured(function: str, variable: Handle) -> None:
     if not LOCAL.scope.trace.owns(variable):
-        aval = variable._place.kind.aval
         msg = (  # the calls that follow would not do so
-            f"{function}: a Variable that was computed outside of the function that is traced (shape {aval.shape}, dtype {aval.dtype}) "
+            f"{function}: a Variable that was computed outside of the function that is traced ({describe(variable)}) "
             f"cannot be cut from its past inside; call {function}() outside, or use .detach() inside"
         )
         raise TapeRuntimeError(msg)
