@@ -31,6 +31,7 @@ from tape.variables import callers, methods
 
 T = TypeVar("T")
 _ABOUT = re.compile(r",\s+(?=shape=|dtype=)")  # between the numbers of an array and what is said of them
+_ASKS_FOR_SHAPES = {"shaped_abstractify", "typeof", "get_aval", "canonicalize_value"}
 _BELOW = "\n" + " " * len("Variable(")
 
 
@@ -216,12 +217,7 @@ class Convertible(methods.ArrayMethods):
             raise AttributeError
         if asking.startswith("deferring_binary_op") or asking == "bind":  # a primitive, which says the type that it was given
             raise AttributeError
-        if asking in {
-            "shaped_abstractify",
-            "typeof",
-            "get_aval",
-            "canonicalize_value",
-        }:  # JAX takes a TypeError for its own, and would say other words
+        if asking in _ASKS_FOR_SHAPES:  # JAX takes a TypeError for its own, and would say other words
             raise TapeRuntimeError(self._raw_jax() or f"a Variable ({describe(self)}) {_NO_ARRAY}")
         return self._refuse_or_look
 

@@ -26,15 +26,7 @@ from tape.variables import updates
 array = saying(array_of(jnp.asarray), "asarray")
 _UNSUPPORTED = "has no counterpart in tape.numpy; pass .value or .detach() for a constant, or compose it of tape.numpy functions"
 _WRITERS = {"copyto": "x[...] = values, or pass .value", "putmask": "tape.numpy.where(mask, values, x)"}
-_AT = {
-    "add": "add",
-    "subtract": "subtract",
-    "multiply": "multiply",
-    "divide": "divide",
-    "power": "power",
-    "minimum": "min",
-    "maximum": "max",
-}
+_AT = {**{name: name for name in ("add", "subtract", "multiply", "divide", "power")}, "minimum": "min", "maximum": "max"}
 _LISTS = {"block", "einsum"}  # take lists that are not arrays
 
 
