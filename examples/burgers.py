@@ -12,22 +12,16 @@ and each op of the three nested sweeps is a call of its own.
     python examples/burgers.py
 """
 
-from __future__ import annotations
-
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import optax
-from experiment import minimise, options, picture
+from experiment import Array, dense, minimise, options, picture
 
 import tape
 import tape.numpy as tnp
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-Array = np.ndarray[Any, Any]
 
 VISCOSITY = 0.02
 WIDTHS = (2, 32, 32, 32, 32, 1)
@@ -43,11 +37,7 @@ def initialise(rng: np.random.Generator) -> list[tuple[Any, Any]]:
 
 def network(layers: Sequence[tuple[Any, Any]], x: Any, t: Any) -> Any:
     """Return u at points x, t of shape (N,); initial and boundary values hold exactly, whatever the weights are."""
-    h = tnp.stack([x, 2 * t - 1], axis=-1)
-    for w, b in layers[:-1]:
-        h = tnp.tanh(h @ w + b)
-    w, b = layers[-1]
-    return -tnp.sin(np.pi * x) + t * (1 - x**2) * (h @ w + b)[:, 0]
+    return -tnp.sin(np.pi * x) + t * (1 - x**2) * dense(layers, tnp.stack([x, 2 * t - 1], axis=-1))[:, 0]
 
 
 def residual(layers: Sequence[tuple[Any, Any]], points: Array) -> Any:

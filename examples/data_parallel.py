@@ -2,8 +2,7 @@
 
 Every device holds a copy of the parameters and a part of the batch.  ``tape.stream_gradients`` gives each parameter as soon as the devices'
 own gradients of it are final, last layers first; their mean over the devices (an all-reduce) and the update are started then, while the
-sweep goes on to earlier layers.  Both ways have to give what one device makes of the whole batch.  Any number of CPU devices will do to see
-how it works; the gain is that of a slow network.
+sweep goes on to earlier layers.  Both ways have to give what one device makes of the whole batch.
 
 In JAX a gradient is there when all are: what overlaps is left to XLA's scheduler.  PyTorch has it in a wrapper (DistributedDataParallel) that
 groups parameters into buckets by hooks of its own.  Here it is a loop over ``tape.stream_gradients(losses)``.
@@ -11,37 +10,25 @@ groups parameters into buckets by hooks of its own.  Here it is a loop over ``ta
     python examples/data_parallel.py --devices 2
 """
 
-from __future__ import annotations
-
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
-from experiment import layers, options, picture, progress
+from experiment import Array, cpu_devices, dense, layers, options, picture, progress
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import tape
 import tape.numpy as tnp
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-Array = np.ndarray[Any, Any]
+RATE = 0.05
 
 
 def losses_of(parameters: Sequence[Any], inputs: Any, targets: Any) -> Any:
     """The loss on each device, of its own part of the batch: nothing here crosses from one to another."""
-    h = inputs
-    for weights, bias in zip(parameters[::2], parameters[1::2], strict=True):
-        h = tnp.tanh(h @ weights + bias)
-    return ((h - targets) ** 2).mean((1, 2))
-
-
-@jax.jit
-def mean(*parts: Any) -> Any:
-    """The mean of what the devices have, on one of them."""
-    return sum(parts[1:], start=parts[0]) / len(parts)
+    outputs = dense(list(zip(parameters[::2], parameters[1::2], strict=True)), inputs)
+    return ((tnp.tanh(outputs) - targets) ** 2).mean((1, 2))
 
 
 def all_reduce(own: Any) -> Any:
@@ -51,25 +38,17 @@ def all_reduce(own: Any) -> Any:
     (on accelerators, ``jax.lax.pmean`` in a ``jax.shard_map`` is the way).
     """
     shards = own.addressable_shards
-    total = mean(*[jax.device_put(shard.data, shards[0].device) for shard in shards])
-    return jax.make_array_from_single_device_arrays(own.shape, own.sharding, [jax.device_put(total, shard.device) for shard in shards])
-
-
-@jax.jit
-def descend(value: Any, gradient: Any) -> Any:
-    """One step of gradient descent."""
-    return value - 0.05 * gradient
+    mean = sum(jax.device_put(shard.data, shards[0].device) for shard in shards) / len(shards)
+    return jax.make_array_from_single_device_arrays(own.shape, own.sharding, [jax.device_put(mean, shard.device) for shard in shards])
 
 
 def overlapped(_: Sequence[Any], losses: Any) -> int:
     """Take a step; return how many means were there when the last gradient came."""
     under_way = []
-    last = None
     for parameter, gradient in tape.stream_gradients(losses, np.ones(losses.shape, np.float32)):
         under_way.append(all_reduce(gradient.value))
-        parameter.value = descend(parameter.value, under_way[-1])
-        last = gradient.value
-    jax.block_until_ready(last)
+        parameter.value = parameter.value - RATE * under_way[-1]
+    gradient.block_until_ready()
     return sum(mean.is_ready() for mean in under_way)
 
 
@@ -78,14 +57,14 @@ def after_the_sweep(parameters: Sequence[Any], losses: Any) -> int:
     losses.backward(np.ones(losses.shape, np.float32))
     jax.block_until_ready([p.grad.value for p in parameters])
     for parameter in reversed(parameters):
-        parameter.value = descend(parameter.value, all_reduce(parameter.grad.value))
+        parameter.value = parameter.value - RATE * all_reduce(parameter.grad.value)
         parameter.zero_grad()
     return 0
 
 
 def train(
     step: Callable[..., int], devices: Sequence[Any], start: Sequence[Array], data: Array, steps: int
-) -> tuple[list[Any], list[float], int]:
+) -> tuple[Any, list[float], int]:
     """Train a copy of the network on each device; return the weights, how long steps took, and what the last one returned."""
     sharding = NamedSharding(Mesh(np.asarray(devices), "devices"), PartitionSpec("devices"))  # by the first axis
     parameters = [tape.Variable(jax.device_put(np.stack([value] * len(devices)), sharding)) for value in start]
@@ -103,8 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Train in both ways, assert that both agree with one device, and draw how long steps took."""
     numbers: Any = {"devices": (2, "CPU devices to make of this machine"), "steps": (12, "steps of each way")}
     chosen = options(__doc__, arguments, "data_parallel.png", **numbers)
-    jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", chosen.devices)  # before JAX makes its first array
+    cpu_devices(chosen.devices)
     devices = jax.devices()
     print(f"{chosen.devices} devices: {', '.join(map(str, devices))}")
     count, width, part = (3, 16, 8) if chosen.quick else (8, 512, 256)

@@ -1,44 +1,34 @@
 """Train one define-by-run script on many devices: data-parallel, tensor-parallel and fully sharded, in one process or in several.
 
-The training step below knows nothing of devices.  How it runs is said once, by how its inputs and parameters are sharded
-(``jax.device_put(x, NamedSharding(mesh, PartitionSpec(...)))``): what the tape compiles is partitioned by XLA, gradients lie as their
-parameters do, and so does the state of the optimizer.  CPU devices of this machine will do to see how it works.
-
-    python examples/distributed.py                # eight devices, then two processes with four each
-    python examples/distributed.py --processes 1  # no further processes
-
-On several machines each process runs ``train`` after ``jax.distributed.initialize()``.  All of them must record, and look at, the same things:
-a pending value that is looked at is computed then, by all processes together.
+The training step below knows nothing of devices.  How it runs is said once, by how its inputs and parameters are sharded: what the tape
+compiles is partitioned by XLA, gradients lie as their parameters do, and so does the state of the optimizer.  Eight CPU devices of this
+machine will do to see how it works, and two processes with four each.  On several machines each process runs ``train`` after
+``jax.distributed.initialize()``; all of them must record, and look at, the same things, as a pending value is computed by all together.
 
 In JAX such a step is the same, inside of a ``jax.jit`` of everything that it changes; in PyTorch each of the three ways is a wrapper of its own
 (DDP, DTensor, FSDP).  Here the sharding of the parameters is all there is to say: ``jax.device_put(x, sharding)``.
-"""
 
-from __future__ import annotations
+    python examples/distributed.py
+"""
 
 import itertools
 import multiprocessing
 import os
 import socket
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 import optax
-from experiment import layers, options, picture
+from experiment import Array, cpu_devices, dense, layers, options, picture
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import interop.optax
 import tape
-import tape.numpy as tnp
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-Array = np.ndarray[Any, Any]
 
 # How a batch, the weights of three layers (from inputs to outputs) and their biases are sharded on the mesh axes "data" and "model".
 LAYOUTS = {
@@ -49,13 +39,7 @@ LAYOUTS = {
     "fully sharded": (P(("data", "model")), [P(("data", "model"))] * 3, [P(("data", "model"))] * 3),
 }
 
-
-def network(parameters: Sequence[tuple[Any, Any]], x: Any) -> Any:
-    """A network of three layers."""
-    for weights, bias in parameters[:-1]:
-        x = tnp.tanh(x @ weights + bias)
-    weights, bias = parameters[-1]
-    return x @ weights + bias
+WAYS = list(LAYOUTS)[1:]
 
 
 def train(parameters: Any, inputs: Any, targets: Any, steps: int) -> list[float]:
@@ -64,10 +48,10 @@ def train(parameters: Any, inputs: Any, targets: Any, steps: int) -> list[float]
     losses = []
     for _ in range(steps):
         optimizer.zero_grad()
-        loss = ((network(parameters, inputs) - targets) ** 2).mean()
+        loss = ((dense(parameters, inputs) - targets) ** 2).mean()
         loss.backward()
         optimizer.step()
-        losses.append(loss)
+        losses.append(loss.detach())
     for state, p in zip(itertools.chain(*optimizer.state[0].mu), itertools.chain(*parameters), strict=True):
         assert p.grad.sharding.is_equivalent_to(p.sharding, p.ndim)
         assert state.sharding.is_equivalent_to(p.sharding, p.ndim)
@@ -81,6 +65,7 @@ def sharded(name: str, devices: Sequence[Any], steps: int) -> list[float]:
     def put(value: Array, spec: P) -> jax.Array:
         return jax.make_array_from_callback(value.shape, NamedSharding(mesh, spec), lambda index: value[index])
 
+    jax.config.update("jax_enable_x64", True)
     rng = np.random.default_rng(0)
     batch, weights, biases = LAYOUTS[name]
     start = zip(layers(rng, (16, 64, 32, 8), gain=1.0, dtype="float64"), weights, biases, strict=True)
@@ -88,37 +73,26 @@ def sharded(name: str, devices: Sequence[Any], steps: int) -> list[float]:
     return train(parameters, put(rng.normal(size=(32, 16)), batch), put(rng.normal(size=(32, 8)), batch), steps)
 
 
-def settings(devices: int) -> None:
-    """Make CPU devices, before JAX makes its first array."""
-    jax.config.update("jax_platforms", "cpu")
-    jax.config.update("jax_num_cpu_devices", devices)
-    jax.config.update("jax_enable_x64", True)
-
-
 def in_process(number: int, count: int, devices: int, port: int, steps: int) -> dict[str, list[float]]:
     """Train in all ways as one of ``count`` processes that have so many devices each."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # where Gloo says who is connected to whom
-    settings(devices)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    cpu_devices(devices)
     jax.distributed.initialize(f"localhost:{port}", count, number)
-    found = {name: sharded(name, jax.devices(), steps) for name in list(LAYOUTS)[1:]}
+    found = {name: sharded(name, jax.devices(), steps) for name in WAYS}
     jax.distributed.shutdown()
     return found
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train in all ways, assert that they are what one device does, and draw both."""
-    numbers: Any = {
-        "devices": (8, "CPU devices to make of this machine"),
-        "processes": (2, "processes that share them in the end"),
-        "steps": (40, "steps of each way"),
-    }
+    numbers: Any = {"devices": (8, "CPU devices to make"), "processes": (2, "that share them in the end"), "steps": (40, "of each way")}
     chosen = options(__doc__, arguments, "distributed.png", **numbers)
-    settings(chosen.devices)
+    cpu_devices(chosen.devices)
     steps = 8 if chosen.quick else chosen.steps
     wanted = sharded("one device", jax.devices()[:1], steps)
     print(f"one device: loss {wanted[0]:.4f}, after {steps} steps {wanted[-1]:.4f}")
-    runs = {(name, f"{chosen.devices} devices"): sharded(name, jax.devices(), steps) for name in list(LAYOUTS)[1:]}
+    runs = {(name, f"{chosen.devices} devices"): sharded(name, jax.devices(), steps) for name in WAYS}
     if (count := chosen.processes) > 1:
         with socket.socket() as free:
             free.bind(("localhost", 0))

@@ -1,4 +1,4 @@
-"""What the examples of this folder share: their command line, data and weights, the training loop, and the file of their picture."""
+"""What the examples of this folder share: command line, data and weights, the training loop, a distance, and the file of their picture."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jax
 import matplotlib as mpl
 import numpy as np
 from matplotlib import pyplot as plt
 
 import interop
+import tape.numpy as tnp
 from tape.terminal.progress import progress
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
     import optax
 
-__all__ = ["digits", "layers", "minimise", "mosaic", "options", "picture", "progress"]
+__all__ = ["Array", "cpu_devices", "dense", "digits", "distance", "layers", "minimise", "mosaic", "options", "picture", "progress"]
 
 Array = np.ndarray[Any, Any]
 
@@ -40,6 +42,12 @@ def options(doc: str | None, arguments: Sequence[str] | None, picture: str, **nu
     return parser.parse_args(arguments)
 
 
+def cpu_devices(count: int) -> None:
+    """Let ``jax.devices()`` be that many CPU devices; JAX must not have made an array yet."""
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", count)
+
+
 def digits(seed: int) -> tuple[Array, Array, Array, Array]:
     """Return handwritten digits, pixels in [0, 1] and one-hot labels: 75 % of the 1797 of scikit-learn, and the rest, to test on."""
     from sklearn.datasets import load_digits  # noqa: PLC0415 - most examples do without scikit-learn
@@ -56,6 +64,14 @@ def layers(rng: np.random.Generator, widths: Sequence[int], gain: float = 2.0, d
     return [((rng.normal(size=(a, b)) * (gain / a) ** 0.5).astype(dtype), np.zeros(b, dtype)) for a, b in itertools.pairwise(widths)]
 
 
+def dense(weights: Sequence[tuple[Any, Any]], x: Any) -> Any:
+    """Apply dense layers, with tanh between them, to ``x`` of shape (..., inputs)."""
+    for w, b in weights[:-1]:
+        x = tnp.tanh(x @ w + b)
+    w, b = weights[-1]
+    return x @ w + b
+
+
 def minimise(loss: Callable[[], Any], parameters: Any, by: optax.GradientTransformation, steps: int, doing: str) -> list[float]:
     """Train ``parameters`` beside a bar of progress that says what it is ``doing``; return the losses of all steps."""
     optimizer = interop.optax.Optimizer(parameters, by)
@@ -67,6 +83,12 @@ def minimise(loss: Callable[[], Any], parameters: Any, by: optax.GradientTransfo
         optimizer.zero_grad()
         losses.append(now.detach())
     return [float(value) for value in losses]
+
+
+def distance(found: Any, expected: Any) -> float:
+    """Return the largest difference between the arrays of two pytrees, relative to the largest number in the second."""
+    pairs = list(zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True))
+    return float(np.max([float(abs(a - b).max()) for a, b in pairs]) / np.max([float(abs(b).max()) for _, b in pairs]))
 
 
 def mosaic(images: Array) -> Array:

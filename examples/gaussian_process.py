@@ -10,13 +10,12 @@ names the line of the factorisation; the last part shows it.
     python examples/gaussian_process.py
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
-from experiment import options, picture
+from experiment import Array, options, picture
 from sklearn.datasets import load_diabetes
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
@@ -24,11 +23,6 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 import interop
 import tape
 import tape.numpy as tnp
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-Array = np.ndarray[Any, Any]
 
 
 def covariance(theta: Any, a: Array, b: Array) -> Any:
@@ -56,9 +50,7 @@ def predict(theta: Any, x: Array, y: Array, new: Array) -> Array:
 
 def compare(theta: Array, x: Array, y: Array) -> float:
     """Return how far value and gradient are from scikit-learn's, relative."""
-    kernel = ConstantKernel(np.exp(theta[0]), (1e-9, 1e9)) * RBF(np.exp(theta[2:]), (1e-9, 1e9)) + WhiteKernel(
-        np.exp(theta[1]), (1e-9, 1e9)
-    )
+    kernel = ConstantKernel(np.exp(theta[0])) * RBF(np.exp(theta[2:])) + WhiteKernel(np.exp(theta[1]))
     theirs = GaussianProcessRegressor(kernel, alpha=0.0, optimizer=None).fit(x, y)
     value, slope = theirs.log_marginal_likelihood(theirs.kernel_.theta, eval_gradient=True)  # in order: amplitude, lengths, noise
     v = tape.Variable(theta)

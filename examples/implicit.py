@@ -1,9 +1,8 @@
 """Differentiate through a fixed point without keeping its iterations, and let the gradient choose hyperparameters.
 
-1. A layer that is defined by an equation: z = tanh(W z + x).  Python iterates until the residual is small, under ``tape.no_grad()``, so
-   nothing of the way there is kept.  One more turn is recorded, and a hook on its argument solves the linear equation that the implicit
-   function theorem gives for the cotangent, g = v + J^T g, by the same kind of loop (Bai et al. 2019).  It costs the same memory after 10
-   turns as after 10 000, and is compared with the sweep through all turns.
+1. A layer that is defined by an equation: z = tanh(W z + x).  Python iterates until the residual is small, under ``tape.no_grad()``.  One more
+   turn is recorded, and a hook on its result solves the linear equation that the implicit function theorem gives for the cotangent,
+   g = v + J^T g, by the same kind of loop (Bai et al. 2019).  It is compared with the sweep through all turns, which are kept for it.
 2. A bilevel problem: one weight of regularisation per feature, chosen so that the ridge regression that they define predicts *other*
    patients well.  The inner problem is solved exactly, ``tape.numpy.linalg.solve`` is differentiated, and Adam moves the weights.
 
@@ -12,21 +11,16 @@ In JAX the first needs ``jax.custom_vjp`` around a ``while_loop``; in PyTorch th
     python examples/implicit.py
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import optax
-from experiment import options, picture, progress
+from experiment import distance, minimise, options, picture
 from sklearn.datasets import load_diabetes
 
-import interop.optax
 import tape
 import tape.numpy as tnp
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def iterate(turn: Any, z: Any, tolerance: float = 1e-6) -> tuple[Any, int]:
@@ -62,9 +56,9 @@ def compare(seed: int) -> tuple[float, int]:
     matrix = rng.normal(size=(n, n)).astype("float32")
     w, x = tape.Variable(0.9 * matrix / np.linalg.norm(matrix, 2)), tape.Variable(rng.normal(size=n).astype("float32"))
     z, turns = equilibrium(w, x)
-    implicit = tape.gradients((z**2).sum(), [w, x])
-    unrolled = tape.gradients((iterate(lambda z: tnp.tanh(w @ z + x), tnp.zeros(n))[0] ** 2).sum(), [w, x])
-    return max(float(tnp.abs(a - b).max() / tnp.abs(b).max()) for a, b in zip(implicit, unrolled, strict=True)), turns
+    unrolled, _ = iterate(lambda z: tnp.tanh(w @ z + x), tnp.zeros(n))
+    both = zip(*(tape.gradients((end**2).sum(), [w, x]) for end in (z, unrolled)), strict=True)
+    return max(distance(implicit, true) for implicit, true in both), turns
 
 
 def ridge(log_weights: Any, inputs: Any, targets: Any) -> Any:
@@ -80,30 +74,28 @@ def bilevel(seed: int, steps: int) -> dict[str, Any]:
     targets = ((targets - targets.mean()) / targets.std()).astype("float32")
     train, validate, test = np.split(rng.permutation(len(inputs)), [100, 270])
     log_weights = tape.Variable(np.zeros(inputs.shape[1], "float32"), name="log_weights")
-    optimizer = interop.optax.Optimizer([log_weights], optax.adam(0.1))
 
     def error(patients: Any) -> Any:
         coefficients = ridge(log_weights, inputs[train], targets[train])
         return ((inputs[patients] @ coefficients - targets[patients]) ** 2).mean()
 
-    curves: dict[str, Any] = {"validation": [], "test": []}
-    for _ in progress(range(steps), "choosing penalties"):
-        loss = error(validate)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        curves["validation"].append(loss.detach())
+    tested = []
+
+    def loss() -> Any:
         with tape.no_grad():
-            curves["test"].append(error(test))
-    return {"weights": log_weights.numpy()} | {name: [float(v) for v in curve] for name, curve in curves.items()}
+            tested.append(error(test))
+        return error(validate)
+
+    validated = minimise(loss, [log_weights], optax.adam(0.1), steps, "choosing penalties")
+    return {"weights": log_weights.numpy(), "validation": validated, "test": [float(v) for v in tested]}
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Run both, assert what they should show, and draw the chosen penalties."""
     chosen = options(__doc__, arguments, "implicit.png")
-    distance, turns = compare(chosen.seed)
-    print(f"fixed point after {turns} turns; implicit gradient within {distance:.1e} of the one through all turns")
-    assert distance < 1e-3
+    apart, turns = compare(chosen.seed)
+    print(f"fixed point after {turns} turns; implicit gradient within {apart:.1e} of the one through all turns")
+    assert apart < 1e-3
     found = bilevel(chosen.seed, 20 if chosen.quick else 300)
     first, last = found["test"][0], found["test"][-1]
     print(f"error on test patients: {first:.3f} with equal penalties, {last:.3f} with {len(found['weights'])} chosen ones")
@@ -115,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
         right.bar(range(10), found["weights"][:10], label="10 features of patients")
         right.bar(range(10, 50), found["weights"][10:], label="40 columns of noise")
         right.set(xlabel="feature", ylabel="log of its penalty", title="What was chosen")
-    return found | {"distance": distance}
+    return found | {"distance": apart}
 
 
 if __name__ == "__main__":

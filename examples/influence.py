@@ -11,22 +11,16 @@ for products.  Here the loop of conjugate gradients looks at its residual in Pyt
     python examples/influence.py
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
-from experiment import options, picture, progress
+from experiment import Array, options, picture, progress
 from sklearn.datasets import load_breast_cancer
 
 import interop
 import tape
 import tape.numpy as tnp
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-Array = np.ndarray[Any, Any]
 
 DECAY = 0.02
 

@@ -9,37 +9,30 @@ In PyTorch the hooks are the same; in JAX libraries trace the whole loss and mat
     python examples/kfac.py
 """
 
-from __future__ import annotations
-
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-from experiment import options, picture, progress
+from experiment import Array, options, picture, progress
 from sklearn.datasets import load_digits
 
 import tape
 import tape.numpy as tnp
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-Array = np.ndarray[Any, Any]
-
 WIDTHS = (64, 40, 20, 10)
 DAMPING, DECAY, RATE = 0.03, 0.9, 0.1
 
 
-def forward(weights: Sequence[Any], images: Array, see: Callable[[int, Any, Any], None] | None = None) -> Any:
-    """Class scores, shape (N, 10); ``see`` is told of each layer's number, inputs and outputs."""
-    h = tnp.asarray(images)
-    for k, w in enumerate(weights):
+def forward(weights: Sequence[Any], images: Array) -> list[tuple[Any, Any]]:
+    """Inputs and outputs of each layer; the last outputs are class scores, shape (N, 10)."""
+    h, layers = tnp.asarray(images), []
+    for w in weights:
         inputs = tnp.concatenate([h, tnp.ones((len(images), 1), "float32")], axis=1)  # the last row of W is the bias
         outputs = inputs @ w
-        if see is not None:
-            see(k, inputs, outputs)
+        layers.append((inputs, outputs))
         h = tnp.tanh(outputs)
-    return outputs
+    return layers
 
 
 def loss_of(scores: Any, labels: Array) -> Any:
@@ -57,19 +50,14 @@ class Curvature:
 
     def measure(self, weights: Sequence[Any], images: Array, rng: np.random.Generator) -> None:
         """Average over one batch, with labels drawn from the model."""
-        flowed: dict[int, Any] = {}
-        seen: dict[int, Any] = {}
-
-        def see(k: int, inputs: Any, outputs: Any) -> None:
-            seen[k] = inputs.detach()
-            outputs.register_hook(lambda g: flowed.__setitem__(k, g))  # the derivative by this layer's output, when the sweep is there
-
-        scores = forward(weights, images, see)
-        draws = (scores.detach() + rng.gumbel(size=scores.shape).astype("float32")).argmax(-1).numpy()
-        tape.gradients(loss_of(scores, draws), list(weights))
+        layers, flowed = forward(weights, images), []
+        for _, outputs in layers:
+            outputs.register_hook(flowed.append)  # gets the derivative by this layer's outputs, when the sweep is there: last layers first
+        draws = (outputs.detach() + rng.gumbel(size=outputs.shape).astype("float32")).argmax(-1).numpy()
+        tape.gradients(loss_of(outputs, draws), list(weights))
         n = len(images)
-        for k in range(len(weights)):
-            a, g = seen[k].numpy(), flowed[k].numpy() * n  # the loss is a mean
+        for k, (inputs, _) in enumerate(layers):
+            a, g = inputs.detach().numpy(), flowed[-1 - k].numpy() * n  # the loss is a mean
             self.inputs[k] = DECAY * self.inputs[k] + (1 - DECAY) * a.T @ a / n
             self.outputs[k] = DECAY * self.outputs[k] + (1 - DECAY) * g.T @ g / n
 
@@ -90,7 +78,7 @@ def train(name: str, images: Array, labels: Array, steps: int, seed: int) -> lis
     curvature, losses = Curvature(weights), []
     for step in progress(range(steps), name):
         rows = rng.integers(len(images), size=256)
-        loss = loss_of(forward(weights, images[rows]), labels[rows])
+        loss = loss_of(forward(weights, images[rows])[-1][1], labels[rows])
         loss.backward()
         if name == "K-FAC" and (step < 20 or step % 5 == 0):
             curvature.measure(weights, images[rows], rng)

@@ -10,22 +10,16 @@ each product costs a Python sweep.  Here a sweep that comes back is one compiled
     python examples/lanczos.py
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import optax
-from experiment import minimise, options, picture, progress
+from experiment import Array, minimise, options, picture, progress
 from sklearn.datasets import load_digits
 
 import tape
 import tape.numpy as tnp
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-Array = np.ndarray[Any, Any]
 
 SHAPES = ((16, 12), (12, 12), (12, 10))  # weights of the layers, without biases: 456 in all
 

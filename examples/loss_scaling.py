@@ -1,14 +1,11 @@
 """Train in 16 bits on handwritten digits: what is lost without a loss scale, with one that is too large, and how a dynamic one finds its way.
 
-The loss counts with a small weight (as one of several terms would, or one in large units), and the learning rate is larger by as much, so that
-in exact arithmetic all runs do the same.  With a weight of 1e-4 the cotangents of the logits are below 6e-8, the smallest number of float16:
-they become zero, and nothing is learned.  A loss scale (the seed of the backward pass; the optimizer divides it out in float32) moves them
-into range.  One of 2**40 moves them beyond 65504: gradients are infinite, and every step is skipped.  A dynamic scale that starts there
-is halved until they are finite.
-
-bfloat16 has the exponents of float32: at that weight it needs no scale, and loses nothing without one.  What it needs one for is what float32
-needs one for: with a weight of 1e-33 most cotangents are below 1e-38 and are flushed to zero, though the gradients, sums over the batch, are not.
-What is left of them leads both astray.
+The loss counts with a small weight, and the learning rate is larger by as much, so that in exact arithmetic all runs do the same.  With a
+weight of 1e-4 the cotangents of the logits are below 6e-8, the smallest number of float16: they become zero, and nothing is learned.  A loss
+scale (the seed of the backward pass; the optimizer divides it out in float32) moves them into range.  One of 2**40 moves them beyond 65504:
+gradients are infinite, and every step is skipped.  A dynamic scale that starts there is halved until they are finite.
+bfloat16 has the exponents of float32, and needs a scale for what float32 needs one for: with a weight of 1e-33 most cotangents are below 1e-38
+and are flushed to zero, though the gradients, sums over the batch, are not.
 
 In JAX scale, test and skipped step are part of the jitted function; in PyTorch they are a GradScaler, for float16 on accelerators.  Here it is
 one argument, ``interop.optax.Optimizer(..., loss_scale=DynamicLossScale())``, in any dtype.
@@ -16,24 +13,19 @@ one argument, ``interop.optax.Optimizer(..., loss_scale=DynamicLossScale())``, i
     python examples/loss_scaling.py --output loss_scaling.png
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 import optax
-from experiment import digits, layers, options, picture, progress
+from experiment import Array, digits, layers, options, picture, progress
 
 import interop.optax
 import tape
 from interop.optax import DynamicLossScale
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-Array = np.ndarray[Any, Any]
 WIDTHS = (64, 64, 64, 64, 10)
 
 

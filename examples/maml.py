@@ -1,9 +1,9 @@
 """Learn weights from which one gradient step fits a new sine wave: MAML (Finn, Abbeel and Levine 2017), first and second order.
 
 Tasks are waves of amplitude 0.1 to 5 and any phase; of each, ten points are seen.  The inner step is recorded, so the outer gradient goes
-through it: the difference between the two orders is ``create_graph=True`` (and to leave it out by accident is an error: first order has to
-say ``.detach()``).  The paper reports (its section 5.2 and figures 2, 3) that without
-the second derivatives MAML is nearly as good, and that a network trained on all waves at once cannot adapt at all; both are asserted.
+through it: the difference between the two orders is ``create_graph=True`` (first order has to say ``.detach()``).  The paper reports (its
+section 5.2 and figures 2, 3) that without the second derivatives MAML is nearly as good, and that a network trained on all waves at once
+cannot adapt at all; both are asserted.
 
 In JAX the inner step is a function inside the loss, with all weights passed through by hand; in PyTorch it needs functional copies of the
 modules.  Here the adapted weights are values: all tasks adapt at once because arrays broadcast.
@@ -11,23 +11,16 @@ modules.  Here the adapted weights are values: all tasks adapt at once because a
     python examples/maml.py
 """
 
-from __future__ import annotations
-
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import optax
-from experiment import options, picture, progress
+from experiment import Array, minimise, options, picture
 
-import interop.optax
 import tape
 import tape.numpy as tnp
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-Array = np.ndarray[Any, Any]
 
 TASKS, SHOTS, RATE = 25, 10, 0.01
 WIDTHS = (1, 40, 40, 1)
@@ -68,15 +61,15 @@ def train(name: str, seed: int, steps: int) -> list[Any]:
     """Return the weights that the outer loop finds; ``name`` says what its gradient contains."""
     rng = np.random.default_rng(seed)
     weights = initialise(rng)
-    optimizer = interop.optax.Optimizer(weights, optax.adam(1e-3))
-    for _ in progress(range(steps), name):
+
+    def loss() -> Any:
         x, y = waves(rng, 2 * SHOTS)
         used = weights
         if name != "no adaptation":
             used = adapt(weights, x[:, :SHOTS], y[:, :SHOTS], create_graph=name == "second order")
-        ((network(used, x[:, SHOTS:]) - y[:, SHOTS:]) ** 2).mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        return ((network(used, x[:, SHOTS:]) - y[:, SHOTS:]) ** 2).mean()
+
+    minimise(loss, weights, optax.adam(1e-3), steps, name)
     return weights
 
 

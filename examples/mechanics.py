@@ -5,8 +5,8 @@ A Lagrangian network gives one number, L(q, v).  The accelerations follow from E
     a = (d2L / dv2)^-1 (dL/dq - d2L/dv dq v),
 
 so the model contains a Hessian of the network, and training differentiates it once more.  A Hamiltonian network (Greydanus, Dzamba and
-Yosinski 2019) gives H(q, p), with dq/dt = dH/dp and dp/dt = -dH/dq.  Both are made of ``tape.grad``, ``tape.hessian`` and ``tape.vmap``.
-Each model then goes on from a start that it has not seen, and the drift of the true energy is compared.
+Yosinski 2019) gives H(q, p), with dq/dt = dH/dp and dp/dt = -dH/dq.  Each model then goes on from a start that it has not seen, and the drift
+of the true energy is compared.
 
 In JAX this is as short, with everything pure; in PyTorch the mapped Hessian needs ``torch.func``.  Here the Hessian of the network is one line,
 ``tape.hessian(function, argnums=1)(q, v)``, and ``loss.backward()`` goes through it.
@@ -14,23 +14,17 @@ In JAX this is as short, with everything pure; in PyTorch the mapped Hessian nee
     python examples/mechanics.py
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 import optax
-from experiment import layers, minimise, options, picture
+from experiment import Array, layers, minimise, options, picture
 from scipy.integrate import solve_ivp
 
 import tape
 import tape.numpy as tnp
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-Array = np.ndarray[Any, Any]
 
 
 def lagrangian(q: Any, v: Any) -> Any:
@@ -109,29 +103,24 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     momenta, forces = (np.asarray(tape.vmap(tape.grad(lagrangian, argnums=k))(q, v)) for k in (1, 0))
     by_rates = q, v, np.concatenate([v, true], axis=1)
     by_momenta = q, momenta, np.concatenate([v, forces], axis=1)
-    losses, energies = {}, {}
-    for name, model, data in (
-        ("plain network", plain, by_rates),
-        ("Lagrangian network", learned_lagrangian, by_rates),
-        ("Hamiltonian network", learned_hamiltonian, by_momenta),
-    ):
-        p, losses[name] = train(name, model, data, steps, rng)
-        q, v = trajectory(model, p, seconds)
-        if data is by_momenta:  # which are the masses times the rates
-            v = np.linalg.solve(tape.vmap(tape.hessian(lagrangian, argnums=1))(q, v), v[..., None])[..., 0]
-        energies[name] = np.asarray(tape.vmap(energy)(q, v))
-    drifts = {name: float(np.abs(e - e[0]).max()) for name, e in energies.items()}
-    for name, curve in losses.items():
-        before, after = np.mean(curve[:10]), np.mean(curve[-10:])
-        print(f"{name:<20} loss {before:.3f} -> {after:.5f}, its trajectory's true energy drifts by {drifts[name]:.3f}")
-        assert after < before
-    assert chosen.quick or max(drifts["Lagrangian network"], drifts["Hamiltonian network"]) < drifts["plain network"]
+    models = {"plain network": plain, "Lagrangian network": learned_lagrangian, "Hamiltonian network": learned_hamiltonian}
+    drifts = {}
     with picture(chosen.output, 2, "A double pendulum, learned") as (left, right):
-        for name, curve in losses.items():
-            left.semilogy(np.convolve(curve, np.ones(20) / 20, "valid"), label=name)
-            right.plot(seconds, energies[name] - energies[name][0], label=name)
+        for name, model in models.items():
+            p, losses = train(name, model, by_momenta if model is learned_hamiltonian else by_rates, steps, rng)
+            q, v = trajectory(model, p, seconds)
+            if model is learned_hamiltonian:  # momenta are the masses times the rates
+                v = np.linalg.solve(tape.vmap(tape.hessian(lagrangian, argnums=1))(q, v), v[..., None])[..., 0]
+            energies = np.asarray(tape.vmap(energy)(q, v))
+            drifts[name] = float(np.abs(energies - energies[0]).max())
+            before, after = np.mean(losses[:10]), np.mean(losses[-10:])
+            print(f"{name:<20} loss {before:.3f} -> {after:.5f}, its trajectory's true energy drifts by {drifts[name]:.3f}")
+            assert after < before
+            left.semilogy(np.convolve(losses, np.ones(20) / 20, "valid"), label=name)
+            right.plot(seconds, energies - energies[0], label=name)
         left.set(xlabel="step", ylabel="error of rates, relative", title="Training")
         right.set(xlabel="seconds", ylabel="change of the true energy", title="A trajectory that was not seen")
+    assert chosen.quick or max(drifts["Lagrangian network"], drifts["Hamiltonian network"]) < drifts["plain network"]
     return {"drifts": drifts}
 
 

@@ -10,20 +10,15 @@ loop as it stands, op by op.  Here it is the same Python and each turn is compil
     python examples/ode.py
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import optax
-from experiment import options, picture, progress
+from experiment import distance, minimise, options, picture
 
-import interop.optax
 import tape
 import tape.numpy as tnp
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 RATES = np.array([1.1, 0.4, 0.1, 0.4])  # growth of prey, its loss per predator, growth of predators per prey, their loss
 START = np.array([10.0, 5.0])
@@ -66,55 +61,48 @@ def simulate(rates: Any, times: Any, tolerance: float = 1e-3) -> tuple[Any, int,
 
 def check(times: Any) -> float:
     """Return how far the gradient is from central differences of the solver, relative (float32, so 1e-3 is all they can tell)."""
-    rates = tape.Variable(RATES.astype("float32"))
-    total = simulate(rates, times)[0].sum()
-    slope = tape.gradients(total, rates).numpy()
+    slope = tape.grad(lambda rates: simulate(rates, times)[0].sum())(RATES.astype("float32"))
     reference = np.empty(4)
     for i, shift in enumerate(np.eye(4) * 1e-2):
-        with tape.no_grad():
-            up, down = (float(simulate(tape.constant((RATES + sign * shift).astype("float32")), times, 1e-5)[0].sum()) for sign in (1, -1))
+        up, down = (float(simulate((RATES + sign * shift).astype("float32"), times, 1e-5)[0].sum()) for sign in (1, -1))
         reference[i] = (up - down) / 2e-2
-    return float(np.abs(slope - reference).max() / np.abs(reference).max())
+    return distance(slope, reference)
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Fit the rates to noisy observations, assert that they come out, and draw the curves."""
     chosen = options(__doc__, arguments, "ode.png")
     times = np.linspace(0, 6 if chosen.quick else 15, 12 if chosen.quick else 30)
-    distance = check(times[:6])
-    print(f"gradient through the solver within {distance:.1e} of central differences")
-    assert distance < 0.02
-    with tape.no_grad():
-        truth, accepted, rejected = simulate(tape.constant(RATES.astype("float32")), times, 1e-5)
+    apart = check(times[:6])
+    print(f"gradient through the solver within {apart:.1e} of central differences")
+    assert apart < 0.02
+    truth, _, _ = simulate(RATES.astype("float32"), times, 1e-5)
     rng = np.random.default_rng(chosen.seed)
     seen = (truth.numpy() * np.exp(NOISE * rng.normal(size=truth.shape))).astype("float32")
     log_rates = tape.Variable(np.log(RATES * np.array([0.8, 1.3, 1.3, 0.8])).astype("float32"), name="log_rates")
-    optimizer = interop.optax.Optimizer([log_rates], optax.adam(0.03))
-    losses, steps = [], []
-    for _ in progress(range(40 if chosen.quick else 150), "fitting"):
-        curve, accepted, rejected = simulate(tnp.exp(log_rates), times)
-        loss = ((tnp.log(curve) - np.log(seen)) ** 2).mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.detach())
-        steps.append((accepted, rejected))
+    steps = []
+
+    def loss() -> Any:
+        curve, *taken = simulate(tnp.exp(log_rates), times)
+        steps.append(tuple(taken))
+        return ((tnp.log(curve) - np.log(seen)) ** 2).mean()
+
+    losses = minimise(loss, [log_rates], optax.adam(0.03), 40 if chosen.quick else 150, "fitting")
     rates = np.exp(log_rates.numpy())
     worst = float(np.abs(rates / RATES - 1).max())
     print(f"rates {np.round(rates, 3)}, true ones {RATES}")
     print(f"steps of the solver (accepted, rejected): {min(steps)} to {max(steps)}")
     assert worst < (0.25 if chosen.quick else 0.1), worst
     with picture(chosen.output, 2, "Fitted through a solver with adaptive steps") as (left, right):
-        with tape.no_grad():
-            fine = np.linspace(0, times[-1], 200)
-            fitted = simulate(tape.constant(rates.astype("float32")), fine)[0].numpy()
+        fine = np.linspace(0, times[-1], 200)
+        fitted = simulate(rates, fine)[0].numpy()
         for k, name in enumerate(("prey", "predators")):
             left.plot(fine, fitted[:, k], color=f"C{k}", label=name)
             left.plot(times, seen[:, k], "o", color=f"C{k}")
         left.set(xlabel="time", ylabel="animals", title="Observations and the fitted curve")
-        right.semilogy([float(v) for v in losses])
+        right.semilogy(losses)
         right.set(xlabel="step", ylabel="mean squared error of logarithms", title="Loss")
-    return {"rates": rates, "distance": distance, "worst": worst}
+    return {"rates": rates, "distance": apart, "worst": worst}
 
 
 if __name__ == "__main__":

@@ -11,19 +11,15 @@ pair of functions says it, ``with tape.saved_value_hooks(pack, unpack):``, and b
     python examples/offload.py --layers 24 --width 256
 """
 
-from __future__ import annotations
-
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from experiment import options, picture, progress
 
 import tape
 import tape.numpy as tnp
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 Context = contextlib.AbstractContextManager[Any]
 

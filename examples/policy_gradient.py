@@ -9,23 +9,17 @@ With ``jax.jit`` the environment has to be rewritten in JAX, or episodes are pad
     python examples/policy_gradient.py
 """
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import optax
-from experiment import options, picture, progress
+from experiment import Array, options, picture, progress
 
 import interop.optax
 import tape
 import tape.numpy as tnp
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-Array = np.ndarray[Any, Any]
 
 LONGEST, DISCOUNT, EPISODES = 200, 0.98, 4  # of an episode; of later rewards; per step of the optimizer
 

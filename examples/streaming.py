@@ -1,8 +1,8 @@
 """Update parameters while the sweep still runs, and draw when what happened.
 
-``tape.stream_gradients`` gives each parameter as soon as nothing that is still to be swept adds to its gradient, last layers first.  Here
-every parameter is handed, as it comes, to a thread that waits for its gradient, sends it over a slow link and updates the parameter, while
-the sweep goes on to earlier layers.  The same training with ``backward()`` and the updates after it gives the same parameters, later.
+``tape.stream_gradients`` gives each parameter as soon as nothing that is still to be swept adds to its gradient, last layers first.  A thread
+waits for each gradient, sends it over a slow link and updates the parameter, while the sweep goes on to earlier layers.  The same
+training with ``backward()`` and the updates after it gives the same parameters, later.
 
 In JAX a compiled gradient is there as a whole; in PyTorch a hook on each parameter does the same, one call for each op.  Here it is a loop over
 ``tape.stream_gradients(loss)``.
@@ -10,91 +10,77 @@ In JAX a compiled gradient is there as a whole; in PyTorch a hook on each parame
     python examples/streaming.py --output streaming.png
 """
 
-from __future__ import annotations
-
 import time
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
-from experiment import layers, options, picture, progress
+from experiment import Array, dense, layers, options, picture, progress
 
 import tape
 import tape.numpy as tnp
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-Array = np.ndarray[Any, Any]
 Event = tuple[str, float, float]  # a parameter's name, when its gradient was taken to be sent, and when its value was replaced
 
 
 class Server:
     """Momentum descent in NumPy on the other side of a link, of which the sweep knows nothing; the link is played by sleeping."""
 
-    def __init__(self, parameters: Sequence[Any], link: float) -> None:
-        """Update ``parameters`` over a link of so many gigabytes a second."""
+    def __init__(self, link: float) -> None:
+        """Update parameters over a link of so many gigabytes a second."""
         self.link = link
-        self.velocities = {p.name: np.zeros(p.shape, np.float32) for p in parameters}
-        self.begin()
+        self.velocities: dict[str, Any] = defaultdict(float)
 
-    def begin(self) -> None:
-        """Begin a step: nothing has happened, and no time has passed."""
-        self.start, self.events = time.perf_counter(), list[Event]()
-
-    def now(self) -> float:
-        """Return the milliseconds since the step began."""
-        return 1e3 * (time.perf_counter() - self.start)
-
-    def update(self, parameter: Any, gradient: Any) -> None:
+    def update(self, parameter: Any, gradient: Any) -> Event:
         """Wait for a gradient, send it, and replace the parameter's value; entries recorded before keep the old one."""
         sent = np.asarray(gradient)
-        begun = self.now()
+        begun = time.perf_counter()
         time.sleep(sent.nbytes / (1e9 * self.link))
-        velocity = self.velocities[parameter.name]
-        velocity[...] = np.float32(0.9) * velocity + sent
+        velocity = self.velocities[parameter.name] = np.float32(0.9) * self.velocities[parameter.name] + sent
         parameter.value = np.asarray(parameter.value) - np.float32(0.01) * velocity
-        self.events.append((parameter.name, begun, self.now()))
+        return parameter.name, begun, time.perf_counter()
 
 
 def loss_of(parameters: Sequence[Any], inputs: Array, targets: Array) -> Any:
     """Mean squared error of a network of tanh layers."""
-    h: Any = inputs
-    for weights, bias in zip(parameters[::2], parameters[1::2], strict=True):
-        h = tnp.tanh(h @ weights + bias)
-    return ((h - targets) ** 2).mean()
+    outputs = dense(list(zip(parameters[::2], parameters[1::2], strict=True)), inputs)
+    return ((tnp.tanh(outputs) - targets) ** 2).mean()
 
 
-def streamed(loss: Any, _: Sequence[Any], send: Callable[[Any, Any], None]) -> None:
+def streamed(loss: Any, _: Sequence[Any], send: Callable[[Any, Any], Future[Event]]) -> list[Future[Event]]:
     """Send each gradient when it is final."""
+    under_way = []
     for parameter, gradient in tape.stream_gradients(loss):
-        send(parameter, gradient.value)
-        last = gradient.value
-    jax.block_until_ready(last)
+        under_way.append(send(parameter, gradient.value))
+    gradient.block_until_ready()
+    return under_way
 
 
-def swept_first(loss: Any, parameters: Sequence[Any], send: Callable[[Any, Any], None]) -> None:
+def swept_first(loss: Any, parameters: Sequence[Any], send: Callable[[Any, Any], Future[Event]]) -> list[Future[Event]]:
     """Send gradients after the sweep."""
+    for p in parameters:
+        p.zero_grad()
     loss.backward()
     jax.block_until_ready([p.grad.value for p in parameters])
-    for parameter in reversed(parameters):
-        send(parameter, parameter.grad.value)
-        parameter.zero_grad()
+    return [send(p, p.grad.value) for p in reversed(parameters)]
 
 
-def train(how: Callable[..., None], parameters: Sequence[Any], batch: Array, steps: int, link: float) -> tuple[float, float, list[Event]]:
-    """Take steps; of the quickest of the later ones: how long it took, when the last gradient was there, and what happened."""
-    server, taken = Server(parameters, link), []
+def train(how: Callable[..., Any], parameters: Sequence[Any], batch: Array, steps: int, link: float) -> tuple[float, float, list[Event]]:
+    """Take steps; of the quickest of the later ones, in milliseconds: how long it took, when the last gradient was there, and what happened."""
+    server, taken = Server(link), []
     for _ in progress(range(steps), how.__name__.replace("_", " ")):
-        server.begin()
+        begun = time.perf_counter()
         with ThreadPoolExecutor(1) as thread:
-            updates: list[Any] = []
-            how(loss_of(parameters, *batch), parameters, lambda *what, to=updates: to.append(thread.submit(server.update, *what)))
-            swept = server.now()
-        for update in updates:
-            update.result()
-        taken.append((server.now(), swept, server.events))
+            under_way = how(loss_of(parameters, *batch), parameters, partial(thread.submit, server.update))
+            swept = time.perf_counter()
+            events = [update.result() for update in under_way]
+        took = time.perf_counter()
+        in_step = [(name, 1e3 * (a - begun), 1e3 * (b - begun)) for name, a, b in events]
+        taken.append((1e3 * (took - begun), 1e3 * (swept - begun), in_step))
     return min(taken[steps // 2 :])
 
 

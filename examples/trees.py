@@ -8,10 +8,9 @@ Formulas of other sizes than those it was trained on are judged at the end.
     python examples/trees.py
 """
 
-from __future__ import annotations
-
 import operator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import optax
@@ -19,9 +18,6 @@ from experiment import minimise, options, picture
 
 import tape
 import tape.numpy as tnp
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 CONNECTIVES = {"and": operator.and_, "or": operator.or_, "xor": operator.xor}
 WIDTH, BATCH = 16, 4
@@ -65,13 +61,8 @@ def meaning(p: dict[str, Any], tree: Tree) -> Any:
 
 def initialise(rng: np.random.Generator) -> dict[str, Any]:
     """One layer per connective, and the vectors of the truth values."""
-    shapes: dict[str, tuple[int, ...]] = {
-        "true": (WIDTH,),
-        "false": (WIDTH,),
-        "not": (WIDTH, WIDTH),
-        "not_bias": (WIDTH,),
-        "answer": (WIDTH,),
-    }
+    vector, matrix = (WIDTH,), (WIDTH, WIDTH)
+    shapes: dict[str, Any] = {"true": vector, "false": vector, "not": matrix, "not_bias": vector, "answer": vector}
     for name in CONNECTIVES:
         shapes |= {f"{name}_hidden": (2 * WIDTH, 2 * WIDTH), name: (WIDTH, 2 * WIDTH), f"{name}_bias": (WIDTH,)}
     return {name: tape.Variable((rng.normal(size=s) * s[-1] ** -0.5).astype("float32"), name=name) for name, s in shapes.items()}

@@ -9,24 +9,18 @@ and the double sweep costs twice its number of calls.
     python examples/wgan_gp.py
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
 import optax
-from experiment import layers, mosaic, options, picture, progress
+from experiment import Array, layers, mosaic, options, picture, progress
 from sklearn.datasets import load_digits
 
 import interop.optax
 import tape
 import tape.numpy as tnp
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-Array = np.ndarray[Any, Any]
 
 NOISE, BATCH, PENALTY, CRITIC_STEPS = 16, 64, 10.0, 5
 
