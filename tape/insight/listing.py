@@ -26,7 +26,7 @@ from tape.modes import Mode
 from tape.op_hooks.showing import size
 from tape.sweeps.differentiation import gradients
 from tape.sweeps.seeds import variables, variables_of_tree
-from tape.terminal import Shown, counted, dressed
+from tape.terminal import Shown, clipped, counted, dressed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -250,8 +250,9 @@ class Tape(_Block, Shown):
         return said + ("; open" if self._open is not None else "")
 
     def __repr__(self) -> str:
-        ops = Counter(e.op for e in self.entries).most_common(3)
-        return f"<{self._summary()}{': ' if ops else ''}{', '.join(f'{n} {op}' for op, n in ops)}>"
+        ops = ", ".join(f"{n} {op}" for op, n in Counter(e.op for e in self.entries).most_common(3))
+        said = f"<Tape: {counted(len(self.entries), 'entry', 'entries')}, {counted(len(self.leaves), 'leaf', 'leaves')}; {ops}"
+        return clipped(said.removesuffix("; "), 78) + ">"
 
     def gradients(self, outputs: object, inputs: object, grad_outputs: object = None, **options: Any) -> Any:
         """Gradients of outputs with respect to inputs, as :func:`tape.gradients` gives them, with its options.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tape.terminal import columns, is_terminal
+from tape.terminal import clipped, columns, is_terminal
 from tape.testing.picture import page
 
 if TYPE_CHECKING:
@@ -78,6 +78,10 @@ class Report:
     def failures(self) -> tuple[ArgumentReport, ...]:
         """The entries that fail."""
         return tuple(a for a in self.arguments if a.verdict == "fail")
+
+    def __repr__(self) -> str:
+        each = ", ".join(f"{a.name} {a.verdict}" for a in self.arguments)
+        return clipped(f"<Report on {self.function}: {self.verdict}; {each}", 78) + ">"
 
     def _repr_html_(self) -> str:
         """Show the table and pictures in a notebook."""

@@ -12,6 +12,7 @@ import pytest
 
 import tape
 import tape.numpy as tnp
+from tape.testing import check_gradients
 
 ROOT = pathlib.Path(__file__).parents[2]
 VOID = {"meta", "br", "img", "input", "line", "path", "rect", "circle", "polygon", "link", "hr"}
@@ -118,3 +119,17 @@ def test_a_notebook_is_executed_and_shows_them(tmp_path):
     text = "".join(page.text)
     for word in ("Variable([0., 4.]", "In[2]:2", "the gradient", "infinity times zero", "What ran what was pending", "In[4]:1"):
         assert word.lower() in text.lower(), word
+
+
+def test_one_line_of_79_columns_says_what_it_is():
+    x = tape.Variable(np.ones((3, 4), np.float32), name="x")
+    with tape.Tape() as t:
+        tnp.tanh(x @ np.ones((4, 5), np.float32)).sum().backward()
+    assert repr(t) == "<Tape: 7 entries, 2 leaves; 1 matmul, 1 tanh, 1 sum>"
+    report = check_gradients(
+        lambda parameters: sum(v.sum() for v in parameters.values()), {f"weights of layer {i}": x for i in range(9)}, order=1
+    )
+    assert len(repr(report)) == 79
+    assert repr(report).startswith("<Report on <lambda>: pass; parameters['weights of layer 0'] pass, ")
+    assert repr(report).endswith("…>")
+    assert repr(check_gradients(tnp.tanh, x.value)) == "<Report on tanh: pass; x pass>"
