@@ -1,7 +1,11 @@
-"""Copies of Variables: deep ones, and pickles.  Both are of leaves, with value, flags, name and gradient; hooks stay behind."""
+"""Copies of Variables: shallow and deep ones, and pickles, of the class of the original, with what else a user's subclass keeps.
+
+Deep ones and pickles are of leaves, with value, flags, name and gradient; hooks stay behind.
+"""
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import jax
@@ -11,19 +15,29 @@ from tape import jaxapi
 from tape.errors import TapeValueError
 from tape.graph import boundary
 from tape.graph.kinds import Place, kind_of, leaf_kind
-from tape.graph.segment import Handle, extra_of, outside
+from tape.graph.segment import Handle, Segment, extra_of, outside
 from tape.programs.program import look
-from tape.recording.record import handle
 from tape.sweeps.seeds import describe
 from tape.variables.conversion import concrete
+
+
+def shallow_copy(variable: Any) -> Any:
+    """Return what ``copy.copy`` does."""
+    cell = [look(variable)] if variable._segment is None else variable._cell  # the cell tells leaves apart
+    copied = _made(type(variable), variable._segment, variable._place, cell)
+    if hasattr(variable, "__dict__"):
+        vars(copied).update(vars(variable))
+    return copied
 
 
 def deep_copy(variable: Any, memo: dict[int, Any]) -> Any:
     """Return what ``copy.deepcopy`` does."""
     _refuse_past(variable, "deepcopy", "copy.deepcopy(x.detach())")
-    copy = memo[id(variable)] = _leaf(look(variable), outside(variable._place, variable._segment), variable.name)
+    copied = memo[id(variable)] = _leaf(type(variable), look(variable), outside(variable._place, variable._segment), variable.name)
+    if hasattr(variable, "__dict__"):
+        vars(copied).update(copy.deepcopy(vars(variable), memo))
     gradient = _own_gradient(variable)
-    return _with_gradient(copy, None if gradient is None else deep_copy(gradient, memo))
+    return _with_gradient(copied, None if gradient is None else deep_copy(gradient, memo))
 
 
 def reduced(variable: Any) -> tuple[Any, ...]:
@@ -33,27 +47,41 @@ def reduced(variable: Any) -> tuple[Any, ...]:
     if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         value, implementation = jax.random.key_data(value), str(jax.random.key_impl(value))
     kind = variable._place.kind
-    return (_restored, (value, implementation, kind.requires_grad, kind.unrecorded, variable.name, _own_gradient(variable)))
+    about = kind.requires_grad, kind.unrecorded, variable.name, _own_gradient(variable)
+    return (_restored, (type(variable), value, implementation, *about), getattr(variable, "__dict__", None))
 
 
 def _restored(
-    value: jax.Array, implementation: str | None, requires_grad: bool, unrecorded: bool | str, name: str | None, gradient: Handle | None
+    made: type,
+    value: jax.Array,
+    implementation: str | None,
+    requires_grad: bool,
+    unrecorded: bool | str,
+    name: str | None,
+    gradient: Handle | None,
 ) -> Any:
     if implementation is not None:
         value = jax.random.wrap_key_data(value, impl=implementation)
     kind = leaf_kind(value, requires_grad=True) if requires_grad else kind_of(jax.typeof(value), unrecorded=unrecorded)
-    return _with_gradient(_leaf(value, Place(-1, kind), name), gradient)
+    return _with_gradient(_leaf(made, value, Place(-1, kind), name), gradient)
 
 
-def _with_gradient(copy: Any, gradient: Handle | None) -> Any:
+def _with_gradient(copied: Any, gradient: Handle | None) -> Any:
     """Give a copy its gradient, which a frozen Variable has as well if sweeps reached it before, though none can be assigned to it."""
     if gradient is not None:
-        extra_of(copy).grad = gradient
-    return copy
+        extra_of(copied).grad = gradient
+    return copied
 
 
-def _leaf(value: jax.Array, place: Place, name: str | None) -> Any:
-    leaf = handle(None, place, [value])
+def _made(kind: Any, segment: Segment | None, place: Place, cell: list[Any]) -> Any:
+    """Make a Variable of the given class, slot and cell; no constructor of a user's runs."""
+    variable = kind.__new__(kind)
+    variable._segment, variable._place, variable._cell, variable._extra = segment, place, cell, None
+    return variable
+
+
+def _leaf(made: type, value: jax.Array, place: Place, name: str | None) -> Any:
+    leaf = _made(made, None, place, [value])
     boundary.made(leaf)
     if name is not None:
         extra_of(leaf).name = name

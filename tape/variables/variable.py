@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import jax
 
@@ -36,7 +36,7 @@ from tape.ops.kernel import Kernel, Op
 from tape.programs.program import look
 from tape.recording import record
 from tape.recording.entering import made_leaf
-from tape.recording.record import handle, leaf
+from tape.recording.record import leaf
 from tape.sweeps import differentiation, emission
 from tape.sweeps.seeds import describe
 from tape.variables import copies, cuts, methods, pytrees
@@ -348,11 +348,10 @@ class Variable(Placed):
 
     # -- copies -----------------------------------------------------------------------------------------------------
 
-    def __copy__(self) -> Variable:
-        cell = [look(self)] if self._segment is None else self._cell  # the cell tells leaves apart
-        return handle(self._segment, self._place, cell)  # type: ignore[no-any-return]
+    def __copy__(self) -> Self:
+        return copies.shallow_copy(self)  # type: ignore[no-any-return]
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Variable:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return copies.deep_copy(self, memo)  # type: ignore[no-any-return]
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -86,3 +86,24 @@ def test_shared_variables_stay_shared(way):
     w = tape.Variable([1.0])
     copied = WAYS[way]({"a": w, "b": [w]})
     assert copied["a"] is copied["b"][0]
+
+
+class Weight(tape.Variable):
+    """A user's own."""
+
+    def __init__(self, value, group):
+        super().__init__(value)
+        self.group = group
+
+
+@pytest.mark.parametrize("way", [*WAYS, "copy"])
+def test_a_copy_has_the_class_and_the_attributes_of_the_original(way):
+    w = Weight([1.0, 2.0], ["a"])
+    (w * w).sum().backward()
+    copied = (WAYS | {"copy": copy.copy})[way](w)
+    assert type(copied) is Weight
+    assert copied.group == ["a"]
+    assert (copied.group is w.group) == (way == "copy")
+    (copied * 3).sum().backward()
+    np.testing.assert_array_equal(copied.grad.numpy(), [3.0, 3.0] if way == "copy" else [5.0, 7.0])
+    np.testing.assert_array_equal(w.grad.numpy(), [2.0, 4.0])
