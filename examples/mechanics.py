@@ -76,7 +76,8 @@ def train(name: str, model: Callable[..., Any], data: Sequence[Array], steps: in
     scale = np.abs(data[2]).mean(0)
 
     def loss() -> Any:
-        first, second, rates = (part[rows] for rows in [rng.integers(len(data[0]), size=128)] for part in data)
+        rows = rng.integers(len(data[0]), size=128)
+        first, second, rates = (part[rows] for part in data)
         return (((mapped(p, first, second) - rates) / scale) ** 2).mean()
 
     return p, minimise(loss, p, optax.adam(optax.cosine_decay_schedule(3e-3, steps)), steps, name)
@@ -103,8 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     momenta, forces = (np.asarray(tape.vmap(tape.grad(lagrangian, argnums=k))(q, v)) for k in (1, 0))
     by_rates = q, v, np.concatenate([v, true], axis=1)
     by_momenta = q, momenta, np.concatenate([v, forces], axis=1)
-    models = {"plain network": plain, "Lagrangian network": learned_lagrangian, "Hamiltonian network": learned_hamiltonian}
-    drifts = {}
+    models, drifts = {"plain network": plain, "Lagrangian network": learned_lagrangian, "Hamiltonian network": learned_hamiltonian}, {}
     with picture(chosen.output, 2, "A double pendulum, learned") as (left, right):
         for name, model in models.items():
             p, losses = train(name, model, by_momenta if model is learned_hamiltonian else by_rates, steps, rng)

@@ -22,8 +22,6 @@ from experiment import Array, distance, options, picture
 import interop.optax
 import tape
 
-Parameters = dict[str, Any]
-
 STREAMS, HIDDEN = 16, 64  # places of the text that are read at once, and the size of the state
 
 
@@ -41,14 +39,14 @@ def windows(letters: Array, length: int) -> Iterator[tuple[Array, Array]]:
         places = places + length
 
 
-def initialise(rng: np.random.Generator, kinds: int) -> Parameters:
+def initialise(rng: np.random.Generator, kinds: int) -> dict[str, Any]:
     """Draw the weights of a recurrent layer and of its output."""
     shapes = {"embed": (kinds, HIDDEN), "recur": (HIDDEN, HIDDEN), "out": (HIDDEN, kinds)}
     weights = {name: tape.Variable((rng.normal(size=s) * s[0] ** -0.5).astype("float32"), name=name) for name, s in shapes.items()}
     return weights | {name: tape.Variable(np.zeros(n, "float32"), name=name) for name, n in (("bias", HIDDEN), ("out_bias", kinds))}
 
 
-def unrolled(p: Parameters, state: Any, letters: Array, following: Array, lib: Any = tape) -> tuple[Any, Any]:
+def unrolled(p: dict[str, Any], state: Any, letters: Array, following: Array, lib: Any = tape) -> tuple[Any, Any]:
     """Read a window; return the mean cross-entropy of its predictions, in bits, and the state.  ``lib=jax`` is the same in JAX."""
     total = 0.0
     for now, after in zip(letters, following, strict=True):
@@ -58,7 +56,7 @@ def unrolled(p: Parameters, state: Any, letters: Array, following: Array, lib: A
     return total / (len(letters) * np.log(2.0)), state
 
 
-def train(p: Parameters, letters: Array, steps: int, length: int, *, cut: bool) -> tuple[list[float], list[int]]:
+def train(p: dict[str, Any], letters: Array, steps: int, length: int, *, cut: bool) -> tuple[list[float], list[int]]:
     """Train on ``steps`` windows; return the losses, and the bytes that are kept before each sweep, when they are most."""
     optimizer = interop.optax.Optimizer(p, optax.adam(3e-3))
     state = tape.constant(np.zeros((STREAMS, HIDDEN), np.float32))
@@ -77,7 +75,7 @@ def train(p: Parameters, letters: Array, steps: int, length: int, *, cut: bool) 
     return losses, kept
 
 
-def distance_from_jax(p: Parameters, first: Sequence[Array], second: Sequence[Array]) -> float:
+def distance_from_jax(p: dict[str, Any], first: Sequence[Array], second: Sequence[Array]) -> float:
     """Return how far the gradient of a window that follows another is from that of ``jax.grad`` for this window alone, relatively."""
     loss, state = unrolled(p, np.zeros((STREAMS, HIDDEN), np.float32), *first)
     loss.unchain_backward()

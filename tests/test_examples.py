@@ -165,7 +165,7 @@ EXPERIMENTS = [
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda p: p.stem)
-def test_an_example_says_what_is_hard_elsewhere_asserts_and_draws(path):
+def test_an_example_says_what_is_hard_elsewhere_asserts_draws_and_is_short(path):
     source = path.read_text(encoding="utf-8")
     if path.stem == "experiment":  # what they share
         return
@@ -174,6 +174,7 @@ def test_an_example_says_what_is_hard_elsewhere_asserts_and_draws(path):
     assert "PyTorch" in doc
     assert re.search(r"^ +assert ", source, re.MULTILINE)
     assert f'"{path.stem}.png"' in source
+    assert len(source.splitlines()) <= 128  # two screens
 
 
 def test_every_example_is_run():
