@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -53,46 +54,25 @@ REPAIRS = {
 }
 
 
+@dataclass(slots=True, eq=False)
 class Site:
-    """A line of the user's at which what is pending is run for one reason; programs remember theirs, so that a run does not look for it.
+    """A line of the user's at which what is pending is run for one reason; programs remember theirs, so that a run does not look for it."""
 
-    ``code`` and ``instruction`` are where the user's frame stood, ``depth`` how many frames above what counts.  A ``reason`` of None tells
-    programs that the site is not counted any more.
-    """
-
-    __slots__ = (
-        "alone",
-        "alone_entries",
-        "code",
-        "count",
-        "depth",
-        "differs",
-        "due",
-        "instruction",
-        "last",
-        "line",
-        "met",
-        "new",
-        "reason",
-        "streak",
-        "streak_of",
-    )
-
-    def __init__(self, reason: str, line: Line | None) -> None:
-        self.reason: str | None = reason
-        self.line = line
-        self.code: CodeType | None = None
-        self.instruction = self.depth = 0
-        self.count = 0  # runs
-        self.last = 0  # the run that compiled last
-        self.streak = 0  # such runs that followed each other
-        self.streak_of: tuple[str, str] = ("", "")
-        self.due: Compilation | None = None  # of which the user is to be warned
-        self.alone = 0  # runs whose entries ran one by one
-        self.alone_entries = 0
-        self.new = 0  # of these, runs of structures that were not met before
-        self.met: Any = None  # some of them (tape.programs.reasons), each twice as late as the one before
-        self.differs: Change | None = None  # in what the last two of these do
+    reason: str | None  # None tells programs that it is not counted any more
+    line: Line | None
+    code: CodeType | None = None  # with ``instruction``, where the user's frame stood
+    instruction: int = 0
+    depth: int = 0  # of that frame: how many are below it
+    count: int = 0  # runs
+    last: int = 0  # the run that compiled last
+    streak: int = 0  # such runs that followed each other
+    streak_of: tuple[str, str] = ("", "")
+    due: Compilation | None = None  # of which the user is to be warned
+    alone: int = 0  # runs whose entries ran one by one
+    alone_entries: int = 0
+    new: int = 0  # of these, runs of structures that were not met before
+    met: Any = None  # some of them (tape.programs.reasons), each twice as late as the one before
+    differs: Change | None = None  # in what the last two of these do
 
     def compiled(self, number: int, compilation: Compilation) -> None:
         """Note that run ``number`` compiled something; should each run do so for one kind of reason, the user is to know."""
@@ -107,6 +87,7 @@ class Site:
                 self.due = compilation
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Compilation:
     """One compilation.
 
@@ -122,18 +103,18 @@ class Compilation:
 
     """
 
-    __slots__ = ("background", "cause", "change", "failed", "line", "loud", "ops", "seconds", "what")
+    what: str
+    line: Line | None
+    cause: str
+    ops: Sequence[str]
+    change: Change
+    seconds: float | None = None
+    background: bool = False
+    failed: str = ""
+    loud: bool = False  # :func:`tape.log_compiles` was on where it was asked for
 
-    def __init__(self, what: str, line: Line | None, cause: str, ops: Sequence[str], change: Change) -> None:
-        self.what = what
-        self.line = line
-        self.cause = cause
-        self.ops = tuple(ops)
-        self.change = change
-        self.seconds: float | None = None
-        self.background = False
-        self.failed = ""
-        self.loud = False  # :func:`tape.log_compiles` was on where it was asked for
+    def __post_init__(self) -> None:
+        self.ops = tuple(self.ops)
 
     def __repr__(self) -> str:
         at = "" if self.line is None else f" at {self.line[0]}:{self.line[1]}"

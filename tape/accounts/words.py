@@ -5,13 +5,13 @@ from __future__ import annotations
 import linecache
 import re
 import textwrap
-from collections import Counter
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tape.terminal import clipped, coloured, columns, named, painted, placed, short_files
+from tape.terminal import cell, clipped, coloured, columns, counted, named, painted, placed, short_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections import Counter
+    from collections.abc import Callable, Iterator, Sequence
 
     from tape.accounts.records import Compilation, Limited, Line, Site
 
@@ -68,48 +68,36 @@ def told(stats: Counts, *, color: bool | None = None) -> str:
 
 
 def _told(stats: Counts, width: int, color: bool) -> Iterator[str]:
-    runs = stats.flushes
-    alone = (
-        ""
-        if not stats.interpreted
-        else f", {stats.interpreted:,} of them one by one"
-        if stats.interpreted < stats.executed
-        else ", one by one"
+    runs, compilations, each = stats.flushes, stats.compilations, list(stats.sites.values())
+    how = "" if not stats.interpreted else ", one by one"
+    alone = f", {stats.interpreted:,} of them one by one" if 0 < stats.interpreted < stats.executed else how
+    compiled = (
+        f"{counted(stats.compiles, 'program')} compiled in {stats.compile_seconds:.2f} s" if stats.compiles else "no program compiled"
     )
-    compiled = f"{_count(stats.compiles, 'program')} compiled in {stats.compile_seconds:.2f} s" if stats.compiles else "no program compiled"
-    found_again = f", found again {_count(stats.hits, 'time')}" if stats.hits else ""
-    yield _wrapped(
-        f"{_count(runs.total(), 'run')} of what was pending: {_entries(stats.executed)} ran{alone}; {compiled}{found_again}.", width
+    again = f", found again {counted(stats.hits, 'time')}" if stats.hits else ""
+    yield _wrapped(f"{counted(runs.total(), 'run')} of what was pending: {_entries(stats.executed)} ran{alone}; {compiled}{again}.", width)
+    sites = sorted([(site.reason, site.line, site.count) for site in each if site.count and site.reason], key=lambda s: -s[2])
+    varying = sorted([s for s in each if s.differs is not None and 2 * s.alone > s.count], key=lambda s: -s.alone_entries)
+    short = short_files([line[0] for line in (*[s[1] for s in sites], *[c.line for c in compilations]) if line])
+    sections: Sequence[tuple[str, Sequence[Any], Callable[..., Iterator[str]]]] = (
+        ("What ran what was pending, by line", sites, _runs),
+        ("What ran one by one, because its structures are ever other ones", varying, _alone),
+        ("What was compiled, and why", compilations, _compiled),
     )
-    sites = [(site.reason, site.line, site.count) for site in list(stats.sites.values()) if site.count and site.reason]
-    compilations = stats.compilations
-    files = [line[0] for _, line, _ in sites if line] + [c.line[0] for c in compilations if c.line]
-    short = short_files(files)
-    if sites:
-        yield ""
-        yield painted("What ran what was pending, by line", "1", color)
-        yield from _runs(sorted(sites, key=lambda s: -s[2]), short, width, color)
-    varying = [site for site in list(stats.sites.values()) if site.differs is not None and 2 * site.alone > site.count]
-    if varying:
-        yield ""
-        yield painted("What ran one by one, because its structures are ever other ones", "1", color)
-        yield from _alone(sorted(varying, key=lambda site: -site.alone_entries), short, width, color)
-    if compilations:
-        yield ""
-        yield painted("What was compiled, and why", "1", color)
-        yield from _compiled(compilations, short, width, color)
+    for title, what, lines in sections:
+        if what:
+            yield ""
+            yield painted(title, "1", color)
+            yield from lines(what, short, width, color)
 
 
 def _runs(sites: Sequence[tuple[str, Line | None, int]], short: dict[str, str], width: int, color: bool) -> Iterator[str]:
-    shown = sites[:_LINES]
-    counts = [f"{count:,}" for _, _, count in shown]
-    lines = [named(line, short) or "somewhere" for _, line, _ in shown]
-    wide = max(map(len, counts)), max(len(reason) for reason, _, _ in shown), min(max(map(len, lines)), max(width // 3, 14))
-    for (reason, line, _), count, place in zip(shown, counts, lines, strict=True):
-        head = f"  {count.rjust(wide[0])}  {painted(reason.ljust(wide[1]), '36', color)}  "
-        where = clipped(place, wide[2], end=False).ljust(wide[2])
-        rest = width - 2 - sum(wide) - 6
-        yield f"{head}{painted(where, '2', color)}  {clipped(_source(line), max(rest, 1))}".rstrip()
+    shown = [(f"{count:,}", reason, named(line, short) or "somewhere", _source(line)) for reason, line, count in sites[:_LINES]]
+    wide = [max(map(len, column)) for column in zip(*shown, strict=True)][:3]
+    wide[2] = min(wide[2], max(width // 3, 14))
+    for count, reason, place, source in shown:
+        head = f"  {count.rjust(wide[0])}  {cell(reason, wide[1], '36', color)}  {cell(place, wide[2], '2', color, end=False)}"
+        yield f"{head}  {clipped(source, max(width - 8 - sum(wide), 1))}".rstrip()
     if len(sites) > _LINES:
         yield f"  {sum(c for _, _, c in sites[_LINES:]):,} more from {len(sites) - _LINES} other lines"
     for reason in dict.fromkeys(reason for reason, _, _ in sites):
@@ -121,14 +109,14 @@ def _runs(sites: Sequence[tuple[str, Line | None, int]], short: dict[str, str], 
 def _alone(sites: Sequence[Site], short: dict[str, str], width: int, color: bool) -> Iterator[str]:
     for site in sites[:_LINES]:
         place = named(site.line, short) or "somewhere"
-        said = f"{site.alone:,} of {_count(site.count, 'run')} ({_entries(site.alone_entries)}), of {_count(site.new, 'structure')}"
+        said = f"{site.alone:,} of {counted(site.count, 'run')} ({_entries(site.alone_entries)}), of {counted(site.new, 'structure')}"
         yield _wrapped(said, width, f"  {painted(place, '2', color)}  ")
         yield _wrapped(f"they differ in {_shortened(str(site.differs))}", width, "    ")
         repair = "" if site.differs is None else _ALONE.get(site.differs.kind, site.differs.repair)
         if repair:
             yield _wrapped(f"to avoid it: {repair}", width, "    ", "to avoid it:", "32" if color else "")
     if len(sites) > _LINES:
-        yield f"  {_count(len(sites) - _LINES, 'more line')}"
+        yield f"  {counted(len(sites) - _LINES, 'more line')}"
 
 
 def _compiled(compilations: Sequence[Compilation], short: dict[str, str], width: int, color: bool) -> Iterator[str]:
@@ -149,7 +137,7 @@ def _compiled(compilations: Sequence[Compilation], short: dict[str, str], width:
             yield _wrapped(f"the compiler refused: {last.failed}", width, "    ", "the compiler refused:", "31" if color else "")
     if len(ordered) > _LINES:
         rest = [c for group in ordered[_LINES:] for c in group]
-        yield f"  {_count(len(rest), 'more', 'more')}, {sum(c.seconds or 0.0 for c in rest):.2f} s"
+        yield f"  {counted(len(rest), 'more', 'more')}, {sum(c.seconds or 0.0 for c in rest):.2f} s"
 
 
 def described(compilation: Compilation) -> str:
@@ -184,9 +172,9 @@ def _what(compilation: Compilation) -> str:
 
 
 def _ops(compilation: Compilation) -> str:
-    counted = Counter(compilation.ops)
-    names = ", ".join(list(counted)[:_NAMED]) + (", ..." if len(counted) > _NAMED else "")
-    return f"{_count(len(compilation.ops), 'op')} ({names})"
+    different = list(dict.fromkeys(compilation.ops))
+    names = ", ".join(different[:_NAMED]) + (", ..." if len(different) > _NAMED else "")
+    return f"{counted(len(compilation.ops), 'op')} ({names})"
 
 
 def _took(group: Sequence[Compilation]) -> str:
@@ -208,11 +196,7 @@ def _source(line: Line | None) -> str:
 
 
 def _entries(n: int) -> str:
-    return _count(n, "entry", "entries")
-
-
-def _count(n: int, one: str, several: str = "") -> str:
-    return f"{n:,} {one if n == 1 else several or one + 's'}"
+    return counted(n, "entry", "entries")
 
 
 def _wrapped(text: str, width: int, indent: str = "", head: str = "", code: str = "") -> str:

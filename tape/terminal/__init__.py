@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tape.errors import TapeTypeError, check_flag
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
 
 def coloured(stream: Any = None) -> bool:
@@ -52,26 +52,55 @@ def clipped(text: str, width: int, *, end: bool = True) -> str:
 
 def counted(n: int, one: str, several: str = "") -> str:
     """Return a number of things in words: ``3 runs``."""
-    return f"{n} {one if n == 1 else several or one + 's'}"
+    return f"{n:,} {one if n == 1 else several or one + 's'}"
 
 
-def short_files(files: Sequence[str]) -> dict[str, str]:
+def size(count: float) -> str:
+    """Return a number of bytes in words."""
+    power = min(max(int(count).bit_length() - 1, 0) // 10, 3)
+    return f"{count / 1024**power:.{1 if power else 0}f} {('B', 'KiB', 'MiB', 'GiB')[power]}"
+
+
+def duration(value: float) -> str:
+    """Return a time in words of three digits."""
+    return _scaled(value, {"s": 1.0, "ms": 1e-3, "us": 1e-6})
+
+
+def number(value: float) -> str:
+    """Return a number in words: 1.23 M."""
+    return f"{value:.0f}" if value < 1000 else _scaled(value, {"P": 1e15, "T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3})
+
+
+def _scaled(value: float, units: Mapping[str, float]) -> str:
+    """Return a number of three digits in the first of some units in which it is 1 or more, or in the last."""
+    unit = next((unit for unit, scale in units.items() if value / scale >= 0.9995), [*units][-1])
+    scaled = value / units[unit]
+    return f"{scaled:.{0 if scaled >= 99.95 else 1 if scaled >= 9.995 else 2}f} {unit}"
+
+
+def narrowed(widths: dict[Any, int], width: int, giving: Iterable[tuple[Any, int]]) -> None:
+    """Have columns of a table give way, one after the other and each down to its least width, until a line holds them two spaces apart."""
+    for column, least in giving:
+        over = sum(widths.values()) + 2 * (len(widths) - 1) - width
+        if over > 0 and column in widths:
+            widths[column] = max(min(widths[column], least), widths[column] - over)
+
+
+def cell(text: str, width: int, code: str = "", color: bool = False, *, right: bool = False, end: bool = True) -> str:
+    """Return what stands in a column of this width, at its left or right; what is too long loses its end or its beginning."""
+    text = clipped(text, width, end=end)
+    return painted(text.rjust(width) if right else text.ljust(width), code, color)
+
+
+def short_files(files: Iterable[str]) -> dict[str, str]:
     """Return the shortest endings of paths that tell them apart."""
     known = list(dict.fromkeys(files))
     short = {}
     for file in known:
-        cell = _cell(file)
-        if cell:
-            short[file] = cell
-            continue
         parts = Path(file).parts
-        for count in range(1, len(parts) + 1):
-            ending = "/".join(parts[-count:])
-            if not any(other != file and other.endswith("/" + ending) for other in known) or count == len(parts):
-                short[file] = ending
-                break
-        else:
-            short[file] = file
+        endings = ["/".join(parts[-count:]) for count in range(1, len(parts) + 1)]
+        apart = (e for e in endings if not any(other != file and other.endswith(f"/{e}") for other in known))
+        short[file] = _cell(file) or next(apart, "/".join(parts)) or file
     return short
 
 
@@ -92,15 +121,9 @@ def _cell(file: str) -> str:
     return str(named[1]) if named else ""
 
 
-_STYLES = {
-    "1": "font-weight:bold",
-    "2": "opacity:.6",
-    "31": "color:#c92a2a",
-    "32": "color:#2b8a3e",
-    "33": "color:#b3720a",
-    "34": "color:#1c7ed6",
-}
-_STYLES |= {"35": "color:#9c36b5", "36": "color:#0b7285"}
+_STYLES = {"1": "font-weight:bold", "2": "opacity:.6"}
+_STYLES |= {"31": "color:#c92a2a", "32": "color:#2b8a3e", "33": "color:#b3720a"}
+_STYLES |= {"34": "color:#1c7ed6", "35": "color:#9c36b5", "36": "color:#0b7285"}
 _WHOLE = "line-height:1.25;overflow-x:auto;white-space:pre;font-family:ui-monospace,Menlo,Consolas,monospace"  # pages have other fonts
 _PART = re.compile("\x1b\\[([0-9;]+)m(.*?)\x1b\\[0m", re.DOTALL)
 
