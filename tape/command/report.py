@@ -24,12 +24,11 @@ import numpy as np
 import tape
 from tape import jaxapi, layout
 from tape.command.verify import RELATIVE, compare, family_of, verifiable, verify
-from tape.op_hooks.showing import size
 from tape.ops.pullback import pullback
 from tape.ops.running import quick_options
 from tape.rules import Rule
 from tape.statistics import STATS
-from tape.terminal import coloured, columns, painted
+from tape.terminal import coloured, columns, painted, size
 from tape.terminal.progress import progress
 from tape.testing.samples import draw, draw_like, examples_of
 

@@ -23,10 +23,9 @@ from tape.insight.picture import Picture, check_options
 from tape.insight.reading import Reading
 from tape.insight.replaying import Replay
 from tape.modes import Mode
-from tape.op_hooks.showing import size
 from tape.sweeps.differentiation import gradients
 from tape.sweeps.seeds import variables, variables_of_tree
-from tape.terminal import Shown, clipped, counted, dressed
+from tape.terminal import Shown, clipped, counted, dressed, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tape import terminal as words
 from tape.graph.segment import LeafNode, behind
 from tape.insight.names import reached
-from tape.op_hooks.showing import size
 from tape.programs.retention import leaf_slots, swept
 from tape.statistics import STATS
-from tape.terminal import Shown, dressed
+from tape.terminal import Shown, dressed, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -15,8 +15,7 @@ from tape.errors import TapeImportError, TapeRuntimeError, TapeTypeError, TapeVa
 from tape.insight.drawing import Group, lanes
 from tape.insight.entries import Entry, typed
 from tape.insight.scopes import scope_of, source_of
-from tape.op_hooks.showing import size
-from tape.terminal import counted
+from tape.terminal import counted, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tape.graph.length import bytes_of
 from tape.graph.wengert import last_uses
 from tape.jaxapi import DropVar, Literal
-from tape.op_hooks.showing import size
 from tape.programs.interpretation import needed_entries
 from tape.programs.naming import named_by
 from tape.statistics import STATS
-from tape.terminal import named
+from tape.terminal import named, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

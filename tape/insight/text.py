@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tape.insight.entries import typed
 from tape.insight.folding import Block, folded
-from tape.op_hooks.showing import size
-from tape.terminal import clipped, named, painted, short_files
+from tape.terminal import clipped, named, painted, short_files, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -127,18 +127,10 @@ class NaNWatcher(Table, OpHook):
                 return
 
     def _table(self) -> tuple[str, list[str], list[list[str]]]:
-        rows = [
-            [
-                a.op.name,
-                "backward" if a.backward else "forward",
-                a.what,
-                "yes" if a.born else "",
-                str(a.position),
-                a.value,
-                named(a.op.where),
-            ]
-            for a in self.found
-        ]
+        rows = []
+        for a in self.found:
+            side, born = "backward" if a.backward else "forward", "yes" if a.born else ""
+            rows.append([a.op.name, side, a.what, born, str(a.position), a.value, named(a.op.where)])
         return "NaN and infinities that ops made", ["op", "side", "what", "born", "position", "value", "line"], rows
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
-from tape.hooking.observing import OpHook, SeenOp
 from tape.jaxapi import debug_callback
-from tape.op_hooks.showing import described, has_values, norm, values_of
-from tape.terminal import named
+from tape.op_hooks.showing import WIDTH, Results, described, has_values, norm, values_of
+from tape.terminal import clipped, named
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tape.hooking.observing import SeenOp
 
-class Printer(OpHook):
+
+class Printer(Results):
     """Prints each op with the shapes and norms of its outputs, and in sweeps of what it adds to the gradients of its inputs.
 
     Norms are looked at, so every op runs at once.  In a compiled function (of ``tape.jit`` or ``jax.jit``) lines come when it runs, not
@@ -42,15 +43,7 @@ class Printer(OpHook):
         self.norms = norms
         self.file = file
 
-    def forward_postprocess(self, op: SeenOp, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:  # noqa: ARG002 - as the base
-        """Print the outputs."""
-        self._show("forward", op, outputs)
-
-    def backward_postprocess(self, op: SeenOp, input_grads: tuple[Any, ...]) -> None:
-        """Print what the op adds to gradients."""
-        self._show("backward", op, input_grads)
-
-    def _show(self, side: str, op: SeenOp, results: Sequence[Any]) -> None:
+    def _made(self, op: SeenOp, results: Sequence[Any], *, backward: bool) -> None:
         names = [described(v) for v in results]
         each = [None if value is None else norm(value) for value in values_of(results)] if self.norms else [None] * len(names)
         known = [i for i, n in enumerate(each) if n is not None]
@@ -60,8 +53,8 @@ class Printer(OpHook):
             for i, n in zip(known, norms, strict=True):
                 written[i] += f" |{float(n):.4g}|"
             where = "" if op.where is None else f"  {named(op.where)}"
-            line, width = f"{side:<8}  {op.name:<16}  {'  '.join(written)}", 100 - len(where)
-            print((line if len(line) <= width else line[: width - 3] + "...") + where, file=self.file or sys.stdout)
+            line = f"{'backward' if backward else 'forward':<8}  {op.name:<16}  {'  '.join(written)}"
+            print(clipped(line, WIDTH - len(where)) + where, file=self.file or sys.stdout)
 
         norms = [each[i] for i in known]
         if has_values(norms):

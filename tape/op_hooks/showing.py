@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
+from tape.hooking.observing import OpHook, SeenOp
 from tape.jaxapi import Tracer
 from tape.programs.program import look
+from tape.terminal import cell, narrowed
 from tape.variables.conversion import as_array
 
 if TYPE_CHECKING:
@@ -54,13 +56,29 @@ def norm(value: jax.Array) -> jax.Array | None:
     """Return the Euclidean norm of an array, or None where it is not made of numbers."""
     if not (jnp.issubdtype(value.dtype, jnp.number) or value.dtype == bool):
         return None
-    wide = jnp.abs(value).astype(jnp.promote_types(jnp.float32, jnp.abs(value).dtype if value.dtype != bool else jnp.float32))
+    size = value.astype(jnp.float32) if value.dtype == bool else jnp.abs(value)
+    wide = size.astype(jnp.promote_types(jnp.float32, size.dtype))
     return jnp.sqrt(jnp.sum(wide * wide))
 
 
 def described(variable: Any) -> str:
     """Return the dtype and shape of a Variable in short: ``float32(3, 4)``."""
     return "None" if variable is None else f"{variable.dtype}{variable.shape}"
+
+
+class Results(OpHook):
+    """Sees what ops and their VJPs make, by one method; subclasses say what becomes of it."""
+
+    def forward_postprocess(self, op: SeenOp, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:  # noqa: ARG002 - as the base class
+        """See the outputs of an op."""
+        self._made(op, outputs, backward=False)
+
+    def backward_postprocess(self, op: SeenOp, input_grads: tuple[Any, ...]) -> None:
+        """See what an op adds to the gradients of its inputs."""
+        self._made(op, input_grads, backward=True)
+
+    def _made(self, op: SeenOp, results: Sequence[Any], *, backward: bool) -> None:
+        raise NotImplementedError
 
 
 WIDTH = 100
@@ -77,27 +95,15 @@ class Table:
         title, heads, rows = self._table()
         if not rows:
             return f"{title}: nothing so far"
-        widths = [max(len(row[i]) for row in (heads, *rows)) for i in range(len(heads))]
-        widths[0] = min(widths[0], WIDTH - sum(widths[1:]) - 2 * (len(widths) - 1))
-        lines = [_line(heads, widths), "-" * (sum(widths) + 2 * (len(widths) - 1)), *[_line(row, widths) for row in rows]]
-        return "\n".join([title, *lines])
+        widths = {i: max(map(len, column)) for i, column in enumerate(zip(heads, *rows, strict=True))}
+        narrowed(widths, WIDTH, [(0, 1)])
+        lines = ["  ".join(cell(x, widths[i], right=i > 0) for i, x in enumerate(row)).rstrip() for row in (heads, *rows)]
+        return "\n".join([title, lines[0], "-" * (sum(widths.values()) + 2 * (len(widths) - 1)), *lines[1:]])
 
     def _repr_html_(self) -> str:
         title, heads, rows = self._table()
-        head = "".join(f"<th>{html.escape(h)}</th>" for h in heads)
-        body = "".join("<tr>" + "".join(f"<td>{html.escape(x)}</td>" for x in row) + "</tr>" for row in rows)
-        return f"<table><caption>{html.escape(title)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    first = cells[0] if len(cells[0]) <= widths[0] else cells[0][: widths[0] - 3] + "..."
-    return "  ".join([first.ljust(widths[0]), *[c.rjust(w) for c, w in zip(cells[1:], widths[1:], strict=True)]]).rstrip()
-
-
-def size(count: float) -> str:
-    """Return a number of bytes in words."""
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} GiB"
+        head, *body = [
+            "".join(f"<{tag}>{html.escape(x)}</{tag}>" for x in row) for tag, row in (("th", heads), *[("td", row) for row in rows])
+        ]
+        lines = "".join(f"<tr>{line}</tr>" for line in body)
+        return f"<table><caption>{html.escape(title)}</caption><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"

@@ -7,15 +7,16 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape.errors import TapeValueError
-from tape.hooking.observing import OpHook, SeenOp
-from tape.op_hooks.showing import Nesting, Table, size, wait
-from tape.terminal import named
+from tape.op_hooks.showing import Nesting, Results, Table, wait
+from tape.terminal import named, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tape.hooking.observing import SeenOp
 
-class _Counting(Table, OpHook):
+
+class _Counting(Table, Results):
     """Counts something by op, or by op and line."""
 
     def __init__(self, *, by: str = "op") -> None:
@@ -78,15 +79,8 @@ class MemoryCounter(_Counting):
         rows = [MemoryRow(op, *counts) for op, counts in self._counts.items()]
         return sorted(rows, key=lambda row: -(row.output_bytes + row.cotangent_bytes))
 
-    def forward_postprocess(self, op: SeenOp, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:  # noqa: ARG002 - as the base
-        """Count the outputs."""
-        self._count(op, outputs, 0)
-
-    def backward_postprocess(self, op: SeenOp, input_grads: tuple[Any, ...]) -> None:
-        """Count what the VJP made."""
-        self._count(op, input_grads, 2)
-
-    def _count(self, op: SeenOp, results: Sequence[Any], at: int) -> None:
+    def _made(self, op: SeenOp, results: Sequence[Any], *, backward: bool) -> None:
+        at = 2 if backward else 0
         counts = self._counts.setdefault(self._label(op), [0, 0, 0, 0])
         counts[at] += 1
         counts[at + 1] += sum(int(v.nbytes) for v in results if v is not None)
@@ -156,24 +150,16 @@ class Timer(_Counting):
         """Wait for the inputs and begin."""
         self._begin(op, inputs)
 
-    def forward_postprocess(self, op: SeenOp, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:  # noqa: ARG002 - as the base
-        """Wait for the outputs and end."""
-        self._end(op, outputs, 0)
-
     def backward_preprocess(self, op: SeenOp, output_grads: tuple[Any, ...]) -> None:
         """Wait for the cotangents and begin."""
         self._begin(op, output_grads)
-
-    def backward_postprocess(self, op: SeenOp, input_grads: tuple[Any, ...]) -> None:
-        """Wait for what the op adds to gradients and end."""
-        self._end(op, input_grads, 1)
 
     def _begin(self, op: SeenOp, before: Sequence[Any]) -> None:
         started = time.perf_counter() if wait(before) else None
         self._running.stack.append([self._label(op), started, 0.0])  # the time of those inside it
 
-    def _end(self, op: SeenOp, after: Sequence[Any], side: int) -> None:
-        there = wait(after)
+    def _made(self, op: SeenOp, results: Sequence[Any], *, backward: bool) -> None:
+        there = wait(results)
         now = time.perf_counter()
         name = self._label(op)
         noted = self._running.leave(name)
@@ -185,7 +171,7 @@ class Timer(_Counting):
             return
         if self._running.stack:
             self._running.stack[-1][2] += now - started
-        self._times.setdefault(name, ([], []))[side].append(now - started - inside)
+        self._times.setdefault(name, ([], []))[backward].append(now - started - inside)
 
     def _table(self) -> tuple[str, list[str], list[list[str]]]:
         total = sum(row.typical for row in self.rows()) or 1.0

@@ -150,7 +150,7 @@ def test_long_names_fit_the_table():
     counter = MemoryCounter()
     with counter:
         interop.lift(name)(tape.Variable(1.0)).backward()
-    assert "nnn..." in shown(counter)
+    assert "nnn…" in shown(counter)
 
 
 # -- printer ------------------------------------------------------------------------------------------------------------------
