@@ -15,20 +15,19 @@ from tape.graph.meters import METERS
 from tape.insight import profiling_rows as rows
 from tape.insight.profiling_lines import Lines
 from tape.insight.profiling_meter import PARTS, Ledger, ThreadMeter, clock, heard
-from tape.insight.profiling_parts import parts_of
 from tape.insight.profiling_peak import Peak
 from tape.insight.profiling_trace import Traced
 from tape.insight.scopes import KINDS
 from tape.locks import holding
 from tape.modes import Mode, Parenthesised
-from tape.terminal import Shown, clipped, counted, dressed, painted
+from tape.terminal import Shown, clipped, counted, dressed, duration, number, painted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from types import TracebackType
 
     from tape.accounts.records import Line
-    from tape.insight.profiling_parts import Runs, Share
+    from tape.insight.profiling_parts import Runs
     from tape.insight.profiling_rows import Row
 
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -234,9 +233,8 @@ class profile(Parenthesised, Shown):  # noqa: N801 - a context manager, named as
 
     # -- by what ----------------------------------------------------------------------------------------------------
 
-    def _runs(self) -> list[tuple[Runs, Sequence[Share]]]:
-        every = [runs for ledger in self._all() for runs in (*list(ledger.runs.values()), *ledger.rest.runs()) if runs.count]
-        return [(runs, parts_of(runs)) for runs in every]
+    def _runs(self) -> list[Runs]:
+        return [runs for ledger in self._all() for runs in (*list(ledger.runs.values()), ledger.rest) if runs.count]
 
     def _python(self) -> dict[Line, float]:
         """Return the seconds of Python by line, as far as samples tell."""
@@ -326,7 +324,7 @@ class profile(Parenthesised, Shown):  # noqa: N801 - a context manager, named as
                 lines += ["", *rows.table(what, selected, self.programs, width=wide, color=colour, most=most)]
         notes = []
         if self.background >= 5e-4:
-            notes.append(f"{rows.seconds(self.background)} of compiling in the background besides")
+            notes.append(f"{duration(self.background)} of compiling in the background besides")
         if self._options["memory"] and self.peak.nbytes:
             notes.append(f"peak of the tape's memory {self.peak}")
         if self._options["python"]:
@@ -338,12 +336,12 @@ class profile(Parenthesised, Shown):  # noqa: N801 - a context manager, named as
     def _summary(self) -> str:
         ledgers = self._all()
         runs = sum(row.runs for row in self.by_program)
-        said = f"Profile: {rows.seconds(self.seconds)}, {counted(runs, 'run')}"
+        said = f"Profile: {duration(self.seconds)}, {counted(runs, 'run')}"
         if len(ledgers) > 1:
             said += f" in {len(ledgers)} threads"
         done = sum(row.flops for row in self.by_op)
         if done:
-            said += f", {rows.count(done)} FLOPs"
+            said += f", {number(done)} FLOPs"
         said += ", entry by entry" if self._options["entries"] else ""
         return said + ("; open" if any(ledger.since is not None for ledger in ledgers) else "")
 
@@ -378,7 +376,7 @@ class profile(Parenthesised, Shown):  # noqa: N801 - a context manager, named as
         if path.suffix != ".json":
             msg = f"profile.save: the name of the file must end in .json, got {path.name!r}; write p.save('trace.json')"
             raise TapeValueError(msg)
-        traced = Traced(self._all(), parts_of, list(self._background))
+        traced = Traced(self._all(), list(self._background))
         name = path.name.removesuffix(".json").removesuffix(".speedscope")
         speedscope = path.with_name(f"{name}.speedscope.json")
         if path != speedscope:

@@ -18,16 +18,18 @@ from tape.graph.meters import METERS
 from tape.graph.scope import LOCAL
 from tape.insight import profiling_samples
 from tape.insight.profiling_lines import Lines, Seen
-from tape.insight.profiling_parts import Rest, Runs, Site, parts_of, site
+from tape.insight.profiling_parts import Runs, Site, let_go, site
 from tape.insight.profiling_peak import Peaks
 from tape.insight.profiling_samples import Samples
 from tape.programs.execution import Program
 from tape.programs.interpretation import needed_entries, one_by_one
 from tape.statistics import STATS
+from tape.terminal import named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
+    from tape.accounts.records import Line
     from tape.graph.segment import Segment
     from tape.graph.trie import State
     from tape.insight.profiling_lines import Known
@@ -66,7 +68,7 @@ class Ledger:
         self.samples = Samples(self.ident) if python else None
         self.seconds = dict.fromkeys(PARTS, 0.0)
         self.runs: dict[Any, Runs] = {}
-        self.rest = Rest()
+        self.rest = Runs("rest", 0, "others", None)
         self.events: list[Event] = []
         self.dropped = 0
         self.open: list[tuple[float, Runs | None]] = []  # what runs now, the innermost last: since when, and what
@@ -140,24 +142,22 @@ class Ledger:
         if self.open and self.open[-1][1] is not None:
             self.open[-1][1].compiling += own
 
-    def runs_of(self, key: Hashable, kind: str, what: Any, reason: str, where: Site, *, compiled: bool) -> Runs:
-        """Return what is noted of something that runs."""
-        runs = self.runs.get(key)
+    def runs_of(self, kind: str, what: Any, called: str, site: Sequence[Line], *key: Hashable, compiled: bool = False) -> Runs:
+        """Return what is noted of something that runs, by the ``key`` of what it is."""
+        runs = self.runs.get((kind, *key))
         if runs is None:
             if len(self.runs) >= _STRUCTURES:
                 self._fold()
-            runs = self.runs[key] = Runs(kind, what, reason, where, compiled=compiled)
+            line = site[0] if site else None
+            name = called if line is None else f"{called} ({named(line)})"
+            runs = self.runs[kind, *key] = Runs(kind, what, name, line, compiled)
         return runs
 
     def _fold(self) -> None:
         """Let go of the structures met first: of programs that are never the same again, only ops and lines are told apart."""
         running = {id(runs) for _, runs in self.open}
-        rest = self.rest
-        for key, runs in list(self.runs.items())[: _STRUCTURES // 2]:
-            if id(runs) not in running:
-                rest.add(runs, parts_of(runs))
-                del self.runs[key]
-                runs.what, runs.parts = None, (None, [])
+        gone = [key for key, runs in list(self.runs.items())[: _STRUCTURES // 2] if id(runs) not in running]
+        let_go(self.rest, [self.runs.pop(key) for key in gone])
         if self.peaks is not None:
             self.peaks.forget()
 
@@ -183,8 +183,8 @@ class ThreadMeter:
         step = what.step
         for ledger in self.ledgers:
             if ledger.peaks is not None:
-                ledger.peaks.step(step, where.line)
-        every = [ledger.runs_of(("step", id(step), where), "step", step, "tape.jit", where, compiled=True) for ledger in self.ledgers]
+                ledger.peaks.step(step, where[0] if where else None)
+        every = [ledger.runs_of("step", step, step.name, where, id(step), where, compiled=True) for ledger in self.ledgers]
         return self._timed(every, call, *args)
 
     def _wait(self, call: Callable[..., Any], *args: Any) -> Any:
@@ -206,7 +206,7 @@ class ThreadMeter:
         known = self.lines.known(segment, program.keep, where, always=alone)
         for ledger in self.ledgers:
             if ledger.peaks is not None:
-                ledger.peaks.flush(segment, program, known, where.line)
+                ledger.peaks.flush(segment, program, known, where[0] if where else None)
         if alone:
             return self._one_by_one(program, where, known, state, leaves)
         interpreted = STATS.interpreted
@@ -214,7 +214,7 @@ class ThreadMeter:
         every = []
         for ledger in self.ledgers:
             key = (id(state), program.keep, where, compiled, id(known))
-            every.append(ledger.runs_of(key, "flush", (state, program.keep), reason, where, compiled=compiled))
+            every.append(ledger.runs_of("flush", (state, program.keep), reason, where, *key, compiled=compiled))
         results = self._timed(every, call, state, leaves)
         if not compiled and STATS.interpreted == interpreted:  # it was bought just now
             for runs in every:
@@ -242,10 +242,10 @@ class ThreadMeter:
     def _entry(self, ledger: Ledger, entry: Any, where: Site, known: Known | None) -> Runs:
         """Return what is noted of an entry that runs alone."""
         seen = None if known is None or not entry.slots else known.get(entry.slots[0])
-        if known is None and where.line is not None:  # it runs where it is recorded
-            seen = Seen(where.line, LOCAL.scope.writing)
-        key = ("entry", id(entry.kernel), entry.op and id(entry.op), seen or entry.where)
-        runs = ledger.runs_of(key, "entry", entry, "eager", where, compiled=False)
+        if known is None and where:  # it runs where it is recorded
+            seen = Seen(where[0], LOCAL.scope.writing)
+        key = (id(entry.kernel), entry.op and id(entry.op), seen or entry.where)
+        runs = ledger.runs_of("entry", entry, entry.kernel.name, where, *key)
         runs.known = None if seen is None else {entry.slots[0] if entry.slots else -1: seen}
         return runs
 
@@ -270,8 +270,6 @@ class ThreadMeter:
                     ledger.open.pop()
                     if finished:
                         ledger.ran(runs, start, end)
-                    else:
-                        runs.failed += 1
 
 
 def heard(event: str, duration_secs: float, **kwargs: str | int) -> None:

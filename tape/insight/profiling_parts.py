@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape.graph.lines import is_foreign
@@ -15,7 +16,6 @@ from tape.ops.work import bytes_moved, flops, flops_of
 from tape.programs.interpretation import needed_entries
 from tape.programs.naming import named_by
 from tape.sweeps.plan import ADD
-from tape.terminal import named
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -29,19 +29,11 @@ if TYPE_CHECKING:
 _FRAMES = 6  # of the user's, by which places are told apart
 
 
-class Site(NamedTuple):
-    """Where something ran: lines of the user's, the innermost first."""
-
-    lines: tuple[Line, ...]
-
-    @property
-    def line(self) -> Line | None:
-        """The innermost line."""
-        return self.lines[0] if self.lines else None
+Site = tuple["Line", ...]
 
 
 def site() -> Site:
-    """Return where the user is."""
+    """Return the lines at which the user is, the innermost first."""
     frames: list[Line] = []
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and len(frames) < _FRAMES:
@@ -49,36 +41,37 @@ def site() -> Site:
         if is_foreign(file) and not is_standard(file):
             frames.append((file, frame.f_lineno))
         frame = frame.f_back
-    return Site(tuple(frames))
+    return tuple(frames)
 
 
+@dataclass(slots=True, eq=False)
 class Runs:
     """The runs of one thing: a structure of pending entries, a single entry, or a step of ``tape.jit``.
 
     Attributes:
-        kind: ``"flush"``, ``"entry"`` or ``"step"``.
-        what: (structure, slots that are kept), the entry, or the traced step; None where that was let go.
-        reason: why it ran: ``"look"``, ``"backward"`` ...
-        site: from where.
+        kind: ``"flush"``, ``"entry"`` or ``"step"``; ``"rest"`` for those of which only ops and lines are told apart.
+        what: (structure, slots that are kept), the entry, or the traced step; of the rest, how many runs; None where that was let go.
+        name: what it is called: why it ran, or what it is, and the line.
+        line: the user's, from which it ran.
         compiled: whether it ran as one program.
         count: how often it ran.
-        name: what it is called: why it ran, or what it is, and the line.
         seconds: how long, without what follows.
         compiling: seconds that this thread compiled for it.
         known: the lines of its entries, as they were when they were recorded this time; empty or None where nobody saw that.
+        parts: its entries, and for what they were found out.
 
     """
 
-    __slots__ = ("compiled", "compiling", "count", "failed", "kind", "known", "name", "parts", "reason", "seconds", "site", "what")
-
-    def __init__(self, kind: str, what: Any, reason: str, site: Site, *, compiled: bool) -> None:
-        self.kind, self.what, self.reason, self.site, self.compiled = kind, what, reason, site, compiled
-        called: str = what.name if kind == "step" else what.kernel.name if kind == "entry" else reason
-        self.name = called if site.line is None else f"{called} ({named(site.line)})"
-        self.count = self.failed = 0
-        self.seconds = self.compiling = 0.0
-        self.known: Known | None = None
-        self.parts: tuple[Any, list[Any]] | None = None  # its entries (tape.insight.profiling_parts), and for what they were found out
+    kind: str
+    what: Any
+    name: str
+    line: Line | None
+    compiled: bool = False
+    count: int = 0
+    seconds: float = 0.0
+    compiling: float = 0.0
+    known: Known | None = None
+    parts: tuple[Any, list[Share]] | None = None
 
 
 _LEAST = 1e-9  # seconds that the smallest part of a program is taken for
@@ -90,11 +83,32 @@ class Share(NamedTuple):
     op: str
     where: Line | None
     swept: bool
-    weight: float
-    flops: float
-    nbytes: int
+    weight: float = 0.0
+    flops: float = 0.0
+    nbytes: int = 0
     entries: int = 1
     compiling: float = 1.0  # its share of what it takes to compile the whole
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The forward entries of a row, or those of sweeps.
+
+    Attributes:
+        count: how many entries ran.
+        seconds: for how long.
+        flops: floating-point operations, those of all runs.
+        nbytes: bytes read and written, had each entry its inputs and results in memory.
+
+    """
+
+    count: int = 0
+    seconds: float = 0.0
+    flops: float = 0.0
+    nbytes: int = 0
+
+    def __add__(self, other: Side) -> Side:
+        return Side(self.count + other.count, self.seconds + other.seconds, self.flops + other.flops, self.nbytes + other.nbytes)
 
 
 def parts_of(runs: Runs) -> list[Share]:
@@ -107,16 +121,34 @@ def parts_of(runs: Runs) -> list[Share]:
     return runs.parts[1]
 
 
-def shared(runs: Runs, parts: Sequence[Share]) -> Iterator[tuple[Share, float, float]]:
-    """Yield the parts of some runs, each with its seconds of all that these took to run, and to compile."""
+def shared(runs: Runs) -> Iterator[tuple[Share, Side, float]]:
+    """Yield the parts of some runs, each with what it did in all of them, and its seconds of what these took to compile."""
+    parts, n = parts_of(runs), runs.count
     run, compiled = sum(p.weight for p in parts) or 1.0, sum(p.compiling for p in parts) or 1.0
     for p in parts:
-        yield p, runs.seconds * p.weight / run, runs.compiling * p.compiling / compiled
+        side = Side(p.entries * n, runs.seconds * p.weight / run, p.flops * n, p.nbytes * n)
+        yield p, side, runs.compiling * p.compiling / compiled
+
+
+def let_go(rest: Runs, gone: Sequence[Runs]) -> None:
+    """Add some runs to the rest, of which only ops and lines are told apart."""
+    totals: dict[tuple[str, Line | None, bool], tuple[Side, float]] = {}
+    for runs in (rest, *gone):
+        for p, side, compiling in shared(runs):
+            known = totals.get(p[:3], (Side(), 0.0))
+            totals[p[:3]] = known[0] + side, known[1] + compiling
+    rest.count = 1  # of what all of them come to
+    rest.parts = None, [Share(*key, s.seconds, s.flops, s.nbytes, s.count, compiling) for key, (s, compiling) in totals.items()]
+    for runs in gone:
+        rest.what += runs.count
+        rest.seconds += runs.seconds
+        rest.compiling += runs.compiling
+        runs.what, runs.parts = None, (None, [])
 
 
 def _found_out(runs: Runs) -> list[Share]:
     if runs.kind == "step":
-        return list(_inside(runs.what.jaxpr.jaxpr, runs.what.name, runs.site.line, swept=False))
+        return list(_inside(runs.what.jaxpr.jaxpr, runs.what.name, runs.line, swept=False))
     if runs.kind == "entry":
         return list(_of_entry(runs.what, runs, compiled=False))
     state, keep = runs.what
@@ -130,7 +162,7 @@ def _of_entry(entry: Any, runs: Runs, *, compiled: bool) -> Iterator[Share]:
     name: str = (kernel if entry.op is None else entry.op).name
     where = entry.where if seen is None or seen.where is None else seen.where
     if seen is None and runs.known and entry.mode == SWEEP:  # a seed, or a sum of cotangents, which nobody sees recorded
-        where = runs.site.line
+        where = runs.line
     swept = seen.swept if seen is not None else entry.mode == SWEEP or not hasattr(entry.op, "kernel_of")
     if name.startswith("vjp_"):
         name, swept = name.removeprefix("vjp_"), True
@@ -172,37 +204,6 @@ def _inside(jaxpr: Jaxpr, name: str, where: Line | None, *, swept: bool) -> Iter
 
     walk(jaxpr.eqns, (name, where, swept), 1.0)
     if not totals:
-        yield Share(name, where, swept, _LEAST, 0.0, 0)
+        yield Share(name, where, swept, _LEAST)
     for (op, line, of_sweep), (run, counted, moved, part) in totals.items():
         yield Share(op, line, of_sweep, max(run, _LEAST), counted, moved, met[op, line, of_sweep] or 1, max(part, _LEAST))
-
-
-class Rest:
-    """What is noted of structures that were let go, by op and line."""
-
-    __slots__ = ("_runs", "_totals")
-
-    def __init__(self) -> None:
-        self._runs = Runs("rest", 0, "others", Site(()), compiled=False)
-        self._totals: dict[tuple[str, Line | None, bool], list[Any]] = {}
-
-    def add(self, runs: Runs, parts: Sequence[Share]) -> None:
-        """Take over what is noted of some runs."""
-        whole = self._runs
-        whole.what += runs.count
-        whole.count = 1  # of what all of them come to
-        whole.seconds += runs.seconds
-        whole.compiling += runs.compiling
-        for p, seconds, compiling in shared(runs, parts):
-            known = self._totals.setdefault((p.op, p.where, p.swept), [0.0, 0.0, 0, 0, 0.0])
-            known[0] += seconds
-            known[1] += p.flops * runs.count
-            known[2] += p.nbytes * runs.count
-            known[3] += p.entries * runs.count
-            known[4] += compiling
-
-    def runs(self) -> list[Runs]:
-        """Return them as one run, if there are any."""
-        parts = [Share(*key, *known) for key, known in self._totals.items()]
-        self._runs.parts = None, parts
-        return [self._runs] if parts else []

@@ -8,40 +8,19 @@ the rows sum to the time that programs took.
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tape.insight.profiling_parts import Share, shared
+from tape.insight.profiling_parts import Share, Side, parts_of, shared
 from tape.insight.scopes import scope_of_line, source_of
-from tape.op_hooks.showing import size
-from tape.terminal import clipped, named, painted, short_files
+from tape.terminal import cell, clipped, duration, named, number, painted, short_files, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from tape.accounts.records import Line
     from tape.insight.profiling_parts import Runs
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """The forward entries of a row, or those of sweeps.
-
-    Attributes:
-        count: how many entries ran.
-        seconds: for how long.
-        flops: floating-point operations, those of all runs.
-        nbytes: bytes read and written, had each entry its inputs and results in memory.
-
-    """
-
-    count: int = 0
-    seconds: float = 0.0
-    flops: float = 0.0
-    nbytes: int = 0
-
-    def __add__(self, other: Side) -> Side:
-        return Side(self.count + other.count, self.seconds + other.seconds, self.flops + other.flops, self.nbytes + other.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +52,11 @@ class Row:
     entries: int = 0
     python: float = 0.0
 
+    def __add__(self, other: Row) -> Row:
+        fields = ("forward", "sweep", "compiling", "runs", "interpreted", "python")
+        sums = {name: getattr(self, name) + getattr(other, name) for name in fields}
+        return replace(self, predicted=self.predicted or other.predicted, **sums)
+
     @property
     def count(self) -> int:
         """Entries that ran."""
@@ -95,58 +79,45 @@ class Row:
 
 
 def rows_by(
-    every: Iterable[tuple[Runs, Sequence[Share]]],
-    key: Callable[[Share], tuple[str, Line | None]],
-    python: Mapping[Line, float] | None = None,
+    every: Iterable[Runs], key: Callable[[Share], tuple[str, Line | None]], python: Mapping[Line, float] = MappingProxyType({})
 ) -> list[Row]:
     """Return a row for each value of ``key`` of the parts, and of lines that took ``python`` seconds, the one that took longest first."""
-    by_key: dict[tuple[str, Line | None], list[Any]] = {}
-    for runs, parts in every:
-        for part, seconds, compiling in shared(runs, parts):
-            sides = by_key.setdefault(key(part), [Side(), Side(), 0.0, False])
-            sides[part.swept] += Side(part.entries * runs.count, seconds, part.flops * runs.count, part.nbytes * runs.count)
-            sides[2] += compiling
-            sides[3] = sides[3] or len(parts) > 1
-    sampled: dict[tuple[str, Line | None], float] = {}
-    for line, seconds in (python or {}).items():
-        about = key(Share("", line, swept=False, weight=0.0, flops=0.0, nbytes=0))
-        sampled[about] = sampled.get(about, 0.0) + seconds
-        by_key.setdefault(about, [Side(), Side(), 0.0, False])
-    rows = [
-        Row(name, where, sides[0], sides[1], sides[2], sides[3], python=sampled.get((name, where), 0.0))
-        for (name, where), sides in by_key.items()
-    ]
-    return sorted(rows, key=lambda row: (-row.seconds - row.python, -row.count, row.name))
+
+    def rows() -> Iterator[Row]:
+        for runs in every:
+            several = len(parts_of(runs)) > 1
+            for part, side, compiling in shared(runs):
+                yield Row(*key(part), *((Side(), side) if part.swept else (side, Side())), compiling, several)
+        for line, passed in python.items():
+            yield Row(*key(Share("", line, swept=False)), python=passed)
+
+    added = _added((row, (row.name, row.where)) for row in rows())
+    return sorted(added, key=lambda row: (-row.seconds - row.python, -row.count, row.name))
 
 
-def of_programs(every: Iterable[tuple[Runs, Sequence[Share]]]) -> list[Row]:
+def of_programs(every: Iterable[Runs]) -> list[Row]:
     """Return a row for each thing that ran."""
-    by_key: dict[tuple[Any, ...], Row] = {}
-    for runs, parts in every:
-        name = runs.name
-        sides = [Side(), Side()]
-        for part, seconds, _ in shared(runs, parts):
-            sides[part.swept] += Side(part.entries * runs.count, seconds, part.flops * runs.count, part.nbytes * runs.count)
-        forward, sweep = sides
-        key = (runs.kind, runs.what[0] if runs.kind == "flush" else runs.what, name, runs.site.line)
-        old = by_key.get(key)
-        times = runs.what if runs.kind == "rest" else runs.count
-        interpreted = 0 if runs.compiled else times
-        if old is not None:
-            forward, sweep = forward + old.forward, sweep + old.sweep
-        mixed = bool(forward.count and sweep.count)
-        by_key[key] = Row(
-            name,
-            runs.site.line,
-            forward,
-            sweep,
-            runs.compiling + (old.compiling if old else 0.0),
-            mixed,
-            times + (old.runs if old else 0),
-            interpreted + (old.interpreted if old else 0),
-            len(parts),
-        )
-    return sorted(by_key.values(), key=lambda row: (-row.seconds, row.name))
+
+    def rows() -> Iterator[tuple[Row, Any]]:
+        for runs in every:
+            forward = sweep = Side()
+            for part, side, _ in shared(runs):
+                forward, sweep = (forward, sweep + side) if part.swept else (forward + side, sweep)
+            times = runs.what if runs.kind == "rest" else runs.count
+            mixed = bool(forward.count and sweep.count)
+            alone = 0 if runs.compiled else times
+            row = Row(runs.name, runs.line, forward, sweep, runs.compiling, mixed, times, alone, len(parts_of(runs)))
+            yield row, (runs.kind, runs.what[0] if runs.kind == "flush" else runs.what, runs.name, runs.line)
+
+    return sorted(_added(rows()), key=lambda row: (-row.seconds, row.name))
+
+
+def _added(rows: Iterable[tuple[Row, Any]]) -> Iterable[Row]:
+    """Return one row for all of one key."""
+    by_key: dict[Any, Row] = {}
+    for row, key in rows:
+        by_key[key] = by_key[key] + row if key in by_key else row
+    return by_key.values()
 
 
 def by_op(part: Share) -> tuple[str, Line | None]:
@@ -184,63 +155,41 @@ class _Column(NamedTuple):
     since: int = 0
 
 
-def seconds(value: float) -> str:
-    """Return a time in words of three digits."""
-    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
-        if value * scale >= 0.9995 or unit == "us":
-            return f"{_three_digits(value * scale)} {unit}"
-    raise AssertionError
-
-
-def count(value: float) -> str:
-    """Return a number in words: 1.23 M."""
-    if value < 1000:
-        return f"{value:.0f}"
-    for unit, scale in (("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e15)):
-        if value < 999.5 * scale or unit == "P":
-            return f"{_three_digits(value / scale)} {unit}"
-    raise AssertionError
-
-
-def _three_digits(number: float) -> str:
-    return f"{number:.{0 if number >= 99.95 else 1 if number >= 9.995 else 2}f}"
-
-
 def _time(of: Callable[[Row], float]) -> Callable[[Row, float], str]:
     def text(row: Row, _: float) -> str:
         value = of(row)
-        return f"{'~' if row.predicted else ''}{seconds(value)}" if value else ""
+        return f"{'~' if row.predicted else ''}{duration(value)}" if value else ""
 
     return text
 
 
 def _rate(row: Row, _: float) -> str:
-    return f"{count(row.flops / row.seconds)}/s" if row.flops and row.seconds else ""
+    return f"{number(row.flops / row.seconds)}/s" if row.flops and row.seconds else ""
 
 
 _COLUMNS = (
-    _Column("count", lambda row, _: count(row.count)),
+    _Column("count", lambda row, _: number(row.count)),
     _Column("time", _time(lambda row: row.seconds)),
     _Column("share", lambda row, total: f"{100 * row.seconds / total:.1f}%" if total and row.count else ""),
-    _Column("Python", lambda row, _: f"~{seconds(row.python)}" if row.python else ""),
+    _Column("Python", lambda row, _: f"~{duration(row.python)}" if row.python else ""),
     _Column("forward", _time(lambda row: row.forward.seconds)),
-    _Column("count", lambda row, _: count(row.forward.count), 120),
+    _Column("count", lambda row, _: number(row.forward.count), 120),
     _Column("sweep", _time(lambda row: row.sweep.seconds)),
-    _Column("count", lambda row, _: count(row.sweep.count), 120),
-    _Column("FLOPs", lambda row, _: count(row.flops)),
+    _Column("count", lambda row, _: number(row.sweep.count), 120),
+    _Column("FLOPs", lambda row, _: number(row.flops)),
     _Column("FLOP/s", _rate, 110),
     _Column("bytes", lambda row, _: size(row.nbytes)),
-    _Column("compiling", lambda row, _: seconds(row.compiling) if row.compiling else "", 130),
+    _Column("compiling", lambda row, _: duration(row.compiling) if row.compiling else "", 130),
 )
 _PROGRAMS = (
-    _Column("runs", lambda row, _: count(row.runs)),
-    _Column("entries", lambda row, _: count(row.entries)),
-    _Column("time", lambda row, _: seconds(row.seconds)),
+    _Column("runs", lambda row, _: number(row.runs)),
+    _Column("entries", lambda row, _: number(row.entries)),
+    _Column("time", lambda row, _: duration(row.seconds)),
     _Column("share", lambda row, total: f"{100 * row.seconds / total:.1f}%" if total else ""),
-    _Column("a run", lambda row, _: seconds(row.seconds / row.runs) if row.runs else ""),
-    _Column("interpreted", lambda row, _: count(row.interpreted) if row.interpreted else "", 90),
-    _Column("compiling", lambda row, _: seconds(row.compiling) if row.compiling else ""),
-    _Column("FLOPs", lambda row, _: count(row.flops), 90),
+    _Column("a run", lambda row, _: duration(row.seconds / row.runs) if row.runs else ""),
+    _Column("interpreted", lambda row, _: number(row.interpreted) if row.interpreted else "", 90),
+    _Column("compiling", lambda row, _: duration(row.compiling) if row.compiling else ""),
+    _Column("FLOPs", lambda row, _: number(row.flops), 90),
     _Column("FLOP/s", _rate, 110),
     _Column("bytes", lambda row, _: size(row.nbytes), 120),
 )
@@ -267,13 +216,12 @@ def table(by: str, rows: Sequence[Row], total: float, *, width: int, color: bool
     name = min(wanted, max(room, 8))
     yield painted("  ".join([by.ljust(name), *[c.head.rjust(w) for c, w in zip(columns, widths, strict=True)]]).rstrip(), _HEAD, color)
     for row, said, line in zip(shown, first, cells, strict=True):
-        text = painted(clipped(said, name, end=by != "line").ljust(name), _FIRST, color)
-        numbers = "  ".join(c.rjust(w) for c, w in zip(line, widths, strict=True))
+        texts = [cell(said, name, _FIRST, color, end=by != "line"), *[c.rjust(w) for c, w in zip(line, widths, strict=True)]]
         code = painted("  " + clipped(source_of(row.where), room - name - 2), _QUIET, color) if source and row.where is not None else ""
-        yield f"{text}  {numbers}{code}".rstrip()
+        yield f"{'  '.join(texts)}{code}".rstrip()
     if len(rows) > most:
         left = rows[most:]
-        rest = f"... {len(left)} more: {seconds(sum(row.seconds for row in left))}"
+        rest = f"... {len(left)} more: {duration(sum(row.seconds for row in left))}"
         yield painted(clipped(rest, width), _QUIET, color)
 
 
@@ -283,7 +231,7 @@ def parts(said: Mapping[str, float], total: float, *, width: int, color: bool) -
     for name, value in said.items():
         share = value / total if total else 0.0
         drawn = "█" * round(bar * share)
-        text = f"  {name:<10} {seconds(value):>9}  {100 * share:5.1f}%  "
+        text = f"  {name:<10} {duration(value):>9}  {100 * share:5.1f}%  "
         yield (text + painted(drawn, _COLOURS[name], color)).rstrip()
 
 

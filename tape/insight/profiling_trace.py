@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tape.insight.profiling_parts import parts_of
 from tape.terminal import named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from tape.insight.profiling_meter import Ledger
-    from tape.insight.profiling_parts import Runs, Share
+    from tape.insight.profiling_parts import Share
 
 _SLICES = 50_000  # of entries that a file shows
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
@@ -35,11 +36,8 @@ class _Slice(NamedTuple):
 class Traced:
     """What a profile's files say."""
 
-    def __init__(
-        self, ledgers: Sequence[Ledger], parts: Callable[[Runs], Sequence[Share]], background: Sequence[tuple[float, float, str]]
-    ) -> None:
+    def __init__(self, ledgers: Sequence[Ledger], background: Sequence[tuple[float, float, str]]) -> None:
         self._ledgers = ledgers
-        self._parts = parts
         self._background = background
         self._left = _SLICES
 
@@ -99,9 +97,9 @@ class Traced:
             if runs is None:
                 yield _Slice(f"{event.kind}: {event.name}" if event.name else event.kind, event.kind, event.start, end, None, {})
                 continue
-            parts = self._parts(runs)
+            parts = parts_of(runs)
             said = {"runs": runs.count, "entries": len(parts), "how": "compiled" if runs.compiled else "entry by entry"}
-            yield _Slice(runs.name, event.kind, event.start, end, runs.site.line, said)
+            yield _Slice(runs.name, event.kind, event.start, end, runs.line, said)
             inside = number and ends[number - 1] > event.start  # what was compiled in it stands there
             if not inside and len(parts) > 1 and self._left >= len(parts):
                 self._left -= len(parts)
