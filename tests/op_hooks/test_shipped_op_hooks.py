@@ -438,8 +438,10 @@ BUGS = {
     "a timer that does not wait": (timing, "wait", lambda variables: True, test_a_timer_waits_for_each_op_and_tells_forward_from_backward),
     "counting elements": (
         timing.MemoryCounter,
-        "_count",
-        lambda self, op, made, at, count=timing.MemoryCounter._count: count(self, op, [v for v in made if v is not None][:1], at),
+        "_made",
+        lambda self, op, made, made_by=timing.MemoryCounter._made, **side: made_by(
+            self, op, [v for v in made if v is not None][:1], **side
+        ),
         test_memory_per_op_is_what_the_shapes_say,
     ),
     "a bound scaled by 1.001": (
