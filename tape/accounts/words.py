@@ -7,7 +7,7 @@ import re
 import textwrap
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tape.terminal import cell, clipped, coloured, columns, counted, named, painted, placed, short_files
+from tape.terminal import aligned, clipped, coloured, columns, counted, named, painted, placed, short_files
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -96,7 +96,7 @@ def _runs(sites: Sequence[tuple[str, Line | None, int]], short: dict[str, str], 
     wide = [max(map(len, column)) for column in zip(*shown, strict=True)][:3]
     wide[2] = min(wide[2], max(width // 3, 14))
     for count, reason, place, source in shown:
-        head = f"  {count.rjust(wide[0])}  {cell(reason, wide[1], '36', color)}  {cell(place, wide[2], '2', color, end=False)}"
+        head = f"  {count.rjust(wide[0])}  {aligned(reason, wide[1], '36', color)}  {aligned(place, wide[2], '2', color, end=False)}"
         yield f"{head}  {clipped(source, max(width - 8 - sum(wide), 1))}".rstrip()
     if len(sites) > _LINES:
         yield f"  {sum(c for _, _, c in sites[_LINES:]):,} more from {len(sites) - _LINES} other lines"

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tape import terminal as words
 from tape.graph.segment import LeafNode, behind
+from tape.graph.wengert import producers
 from tape.insight.names import reached
 from tape.programs.retention import leaf_slots, swept
 from tape.statistics import STATS
-from tape.terminal import Shown, dressed, size
+from tape.terminal import Shown, aligned, clipped, counted, dressed, named, narrowed, painted, short_files, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -67,6 +68,7 @@ class Holder:
     nbytes: int
 
 
+@dataclass(repr=False, eq=False)
 class Memory(Shown):
     """What the tape keeps: see :func:`memory`.
 
@@ -78,11 +80,10 @@ class Memory(Shown):
 
     """
 
-    def __init__(self, nbytes: int, entries: int, rows: Sequence[Kept], holders: Sequence[Holder]) -> None:
-        self.nbytes = nbytes
-        self.entries = entries
-        self.rows = tuple(rows)
-        self.holders = tuple(holders)
+    nbytes: int
+    entries: int
+    rows: tuple[Kept, ...]
+    holders: tuple[Holder, ...]
 
     @property
     def by_line(self) -> tuple[Kept, ...]:
@@ -112,46 +113,34 @@ class Memory(Shown):
 
     def _lines(self, width: int, color: bool, most: int) -> Iterator[str]:
         arrays = sum(row.count for row in self.rows if row.kind != "entry")
-        entries = words.counted(self.entries, "entry", "entries")
-        said = f"Memory of the tape: {size(self.nbytes)} in {words.counted(arrays, 'array')}, {entries}"
-        yield words.painted(words.clipped(said, width), "1", color)
-        files = words.short_files([at[0] for at in (*[r.where for r in self.rows], *[h.where for h in self.holders]) if at is not None])
-        if self.rows:
-            cells = [
-                (r.kind, r.name, str(r.count), size(r.nbytes) if r.kind != "entry" else "", words.named(r.where, files)) for r in self.rows
-            ]
-            yield ""
-            yield from _table(("kept", "of", "count", "bytes", "line"), cells, width, color=color, most=most)
-        if self.holders:
-            holders = [
-                (h.path, h.scope, str(h.count), str(h.entries), size(h.nbytes), f"{h.op} {words.named(h.where, files)}".strip())
-                for h in self.holders
-            ]
-            yield ""
-            yield from _table(("held by", "in", "count", "entries", "bytes", "made by"), holders, width, color=color, most=most)
+        said = f"Memory of the tape: {size(self.nbytes)} in {counted(arrays, 'array')}, {counted(self.entries, 'entry', 'entries')}"
+        yield painted(clipped(said, width), "1", color)
+        files = short_files([at[0] for at in (*[r.where for r in self.rows], *[h.where for h in self.holders]) if at is not None])
+        rows = [(r.kind, r.name, f"{r.count}", size(r.nbytes) if r.kind != "entry" else "", named(r.where, files)) for r in self.rows]
+        yield from _table(("kept", "of", "count", "bytes", "line"), rows, width, color=color, most=most)
+        holders = [
+            (h.path, h.scope, f"{h.count}", f"{h.entries}", size(h.nbytes), f"{h.op} {named(h.where, files)}".strip()) for h in self.holders
+        ]
+        yield from _table(("held by", "in", "count", "entries", "bytes", "made by"), holders, width, color=color, most=most)
 
     def __repr__(self) -> str:
         return f"<Memory of the tape: {size(self.nbytes)}, {self.entries} entries, {len(self.holders)} holders>"
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, color: bool, most: int) -> Iterator[str]:
-    """Yield the lines of a table: two columns of text, numbers, and a line of the user's."""
+    """Yield an empty line and those of a table, if it has rows: two columns of text, numbers, and a line of the user's."""
+    if not rows:
+        return
     shown, last = rows[:most], len(heads) - 1
-    widths = [max(len(h), *(len(row[i]) for row in shown)) for i, h in enumerate(heads)]
-    for giving, least in ((1, 14), (last, 24), (0, 20), (last, 14), (1, 6), (0, 8)):
-        over = sum(widths) + 2 * last - width
-        if over > 0:
-            widths[giving] = max(min(widths[giving], least), widths[giving] - over)
+    widths = {i: max(map(len, column)) for i, column in enumerate(zip(heads, *shown, strict=True))}
+    narrowed(widths, width, [(1, 14), (last, 24), (0, 20), (last, 14), (1, 6), (0, 8)])
+    codes = ["1;36", "2", *[""] * (last - 3), "33", "2"]
+    yield ""
     for number, row in enumerate((heads, *shown)):
-        cells = []
-        for i, text in enumerate(row):
-            cut = words.clipped(text, widths[i], end=i != last)
-            said = cut.rjust(widths[i]) if 1 < i < last else cut.ljust(widths[i])
-            colour = "1;36" if not i else "2" if i in (1, last) else "33" if i == last - 1 else ""
-            cells.append(words.painted(said, colour if number else "1", color))
+        cells = [aligned(x, widths[i], codes[i] if number else "1", color, right=1 < i < last, end=i != last) for i, x in enumerate(row)]
         yield "  ".join(cells).rstrip()
     if len(rows) > most:
-        yield words.painted(f"... {len(rows) - most} more", "2", color)
+        yield painted(f"... {len(rows) - most} more", "2", color)
 
 
 class _Array(NamedTuple):
@@ -194,20 +183,15 @@ def memory() -> Memory:
     reachable = list(reached())
     names = {id(r.variable._cell): r.variable.name or r.path for r in reversed(reachable)}  # type: ignore[attr-defined]
     arrays: dict[int, _Array] = {}
-    entries: dict[tuple[str, Line | None], int] = {}
+    entries: Counter[tuple[str, str, Line | None]] = Counter()
     kept: dict[int, tuple[set[int], int]] = {}  # of segments, by id: ids of arrays, and how many entries
     lives = [swept(segment) for segment in segments]  # which counts references to cells, so that none may be held here
     for segment, live in zip(segments, lives, strict=True):
-        own: dict[int, _Array] = {}
         steps = [step for step in segment.state.path() if step.kernel is not None]
-        count = 0
-        for step in steps:
-            if live is None or (step.slots and step.slots[0] in live):
-                count += 1
-                key = (_op(step), _line(segment, step))
-                entries[key] = entries.get(key, 0) + 1
-        makers = {slot: step for step in steps for slot in step.slots}
-        readers = {slot: step for step in reversed(steps) for slot in step.inputs}
+        there = [step for step in steps if live is None or (step.slots and step.slots[0] in live)]
+        entries.update([("entry", _op(step), _line(segment, step)) for step in there])
+        own: dict[int, _Array] = {}
+        makers, readers = producers(steps), {slot: step for step in reversed(steps) for slot in step.inputs}
         for slot, cell in () if segment.run is None else tuple(segment.run.saved.items()):
             maker = makers.get(slot)
             kind, name = ("leaf", names.get(id(cell), "")) if maker is None else ("residual", _op(maker))
@@ -216,19 +200,17 @@ def memory() -> Memory:
             where = _line(segment, readers.get(slot))
             for a in _arrays(cell):
                 own.setdefault(id(a), _Array("leaf", _called(segment, slot) or names.get(id(cell), ""), where, _bytes(a)))
-        kept[id(segment)] = set(own), count
+        kept[id(segment)] = set(own), len(there)
         for number, array in own.items():
             if number not in arrays or (arrays[number].kind == "leaf" and array.kind == "residual"):  # what one gave, another one reads
                 arrays[number] = array
-    grouped: dict[tuple[str, str, Line | None], list[int]] = {}
+    counts, sizes = Counter([array[:3] for array in arrays.values()]), Counter[Any]()
     for array in arrays.values():
-        row = grouped.setdefault((array.kind, array.name, array.where), [0, 0])
-        row[0] += 1
-        row[1] += array.nbytes
-    rows = [Kept(*key, *row) for key, row in grouped.items()] + [Kept("entry", op, at, n, 0) for (op, at), n in entries.items()]
+        sizes[array[:3]] += array.nbytes
+    rows = [Kept(*key, count, sizes[key]) for key, count in (counts + entries).items()]
     rows.sort(key=lambda r: (-r.nbytes, r.kind != "entry", -r.count, r.name))
     holders = _holders(segments, reachable, kept, arrays)
-    return Memory(sum(a.nbytes for a in arrays.values()), sum(entries.values()), rows, holders)
+    return Memory(sum(a.nbytes for a in arrays.values()), entries.total(), tuple(rows), tuple(holders))
 
 
 def _holders(
@@ -256,16 +238,14 @@ def _holders(
         group[0] += 1
         list(behind([segment], group[1]))
     known = {id(s) for group in groups.values() for s in group[1].values()}
-    lost: dict[int, Segment] = {}
-    for segment in segments:
-        if id(segment) not in known and (kept[id(segment)][1] or kept[id(segment)][0]):
-            lost[id(segment)] = segment
+    lost = {id(segment): segment for segment in segments if id(segment) not in known and any(kept[id(segment)])}
     if lost:
         groups["?", "", "", None] = [len(lost), lost, "?"]
     holders = []
     for (path, scope, op, where), (count, past, single) in groups.items():
-        ids = set().union(*[kept[key][0] for key in past if key in kept])
-        total = sum(kept[key][1] for key in past if key in kept)
+        keeps = [kept[key] for key in past if key in kept]
+        ids: set[int] = set().union(*[own for own, _ in keeps])
+        total = sum(n for _, n in keeps)
         nbytes = sum(arrays[key].nbytes for key in ids)
         if nbytes or total:
             holders.append(Holder(single if count == 1 else path, scope, op, where, count, total, nbytes))

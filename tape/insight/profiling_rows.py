@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape.insight.profiling_parts import Share, Side, parts_of, shared
 from tape.insight.scopes import scope_of_line, source_of
-from tape.terminal import cell, clipped, duration, named, number, painted, short_files, size
+from tape.terminal import aligned, clipped, duration, named, number, painted, short_files, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -216,7 +216,7 @@ def table(by: str, rows: Sequence[Row], total: float, *, width: int, color: bool
     name = min(wanted, max(room, 8))
     yield painted("  ".join([by.ljust(name), *[c.head.rjust(w) for c, w in zip(columns, widths, strict=True)]]).rstrip(), _HEAD, color)
     for row, said, line in zip(shown, first, cells, strict=True):
-        texts = [cell(said, name, _FIRST, color, end=by != "line"), *[c.rjust(w) for c, w in zip(line, widths, strict=True)]]
+        texts = [aligned(said, name, _FIRST, color, end=by != "line"), *[c.rjust(w) for c, w in zip(line, widths, strict=True)]]
         code = painted("  " + clipped(source_of(row.where), room - name - 2), _QUIET, color) if source and row.where is not None else ""
         yield f"{'  '.join(texts)}{code}".rstrip()
     if len(rows) > most:

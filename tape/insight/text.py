@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tape.insight.entries import typed
 from tape.insight.folding import Block, folded
-from tape.terminal import clipped, named, painted, short_files, size
+from tape.terminal import aligned, clipped, excess, named, narrowed, painted, short_files, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -15,38 +15,21 @@ if TYPE_CHECKING:
     from tape.insight.entries import Entry, Value
     from tape.insight.folding import Item
 
-_COLOURS = {
-    "number": "2",
-    "op": "1;36",
-    "type": "33",
-    "bytes": "2",
-    "line": "2",
-    "note": "35",
-    "sweep": "1;34",
-    "leaf": "32",
-    "fold": "1;33",
-}
-_LEAST = 8  # characters of a column that gives way
+_COLOURS = {"number": "2", "op": "1;36", "type": "33", "bytes": "2", "line": "2"}
+_COLOURS |= {"note": "35", "sweep": "1;34", "leaf": "32", "fold": "1;33"}
+_ORDER = ("number", "op", "inputs", "type", "bytes", "note", "line")
 _LIMIT = 1000  # lines shown
 _DTYPES = {"bfloat": "bf", "float": "f", "complex": "c", "uint": "u", "int": "i"}
 _DTYPE = re.compile(r"\b(bfloat|float|complex|uint|int)(\d+)")
-_PAINT = re.compile("\x1b\\[[0-9;]*m")
 
 
-class TextRow:
-    """One line of the table: cells by their column, after an indentation."""
+class TextRow(NamedTuple):
+    """One line of the table: cells by their column, after an indentation, or a ``whole`` line; ``style`` is of that, or of the op."""
 
-    __slots__ = ("cells", "depth", "style", "whole")
-
-    def __init__(self, depth: int, cells: dict[str, str], whole: str | None = None, style: str = "") -> None:
-        self.depth = depth
-        self.cells = cells
-        self.whole = whole  # a line that has no columns
-        self.style = style  # of the whole line, or of its op
-
-
-ORDER = ("number", "op", "inputs", "type", "bytes", "note", "line")
-_RIGHT = frozenset({"number", "bytes"})
+    depth: int
+    cells: dict[str, str]
+    whole: str = ""
+    style: str = ""
 
 
 def table(
@@ -64,11 +47,10 @@ def table(
     rows = [_leaf(value) for value in leaves]
     shows = Shows(sweeps, names, inner, any(e.requires_grad and not e.released for e in entries))
     rows += _rows(folded(entries) if fold else entries, shows)
-    cut = 0
     if len(rows) > _LIMIT:
-        cut = len(rows) - _LIMIT
         half = _LIMIT // 2
-        rows = [*rows[:half], TextRow(0, {}, f"... {cut} lines left out: t.entries has them ...", style="fold"), *rows[-half:]]
+        left_out = f"... {len(rows) - _LIMIT} lines left out: t.entries has them ..."
+        rows = [*rows[:half], TextRow(0, {}, left_out, "fold"), *rows[-half:]]
     return "\n".join(_laid_out(rows, width, color))
 
 
@@ -111,32 +93,27 @@ def _sweep_of(item: Item) -> int | None:
 
 
 def _entry(entry: Entry, shows: Shows, depth: int) -> TextRow:
-    notes = []
-    if entry.of is not None:
-        notes.append(f"of %{entry.of}")
-    if entry.inside is not None:
-        notes.append(f"in {entry.inside}")
-    if entry.no_grad:
-        notes.append("no grad")
-    if entry.released and entry.requires_grad and shows.released:
-        notes.append("released")
-    if entry.weight >= 8 and any(e.weight > 1 for e in entry.inner):
-        notes.append(f"{entry.weight} inside")
-    if entry.scope:
-        notes.append(entry.scope)
-    where = named(entry.where, shows.names)
+    released = entry.released and entry.requires_grad and shows.released
+    inside = entry.weight if entry.weight >= 8 and any(e.weight > 1 for e in entry.inner) else 0
+    notes = {
+        f"of %{entry.of}": entry.of is not None,
+        f"in {entry.inside}": entry.inside is not None,
+        "no grad": entry.no_grad,
+        "released": released,
+        f"{inside} inside": inside,
+        entry.scope: entry.scope,
+    }
     types = " ".join(dict.fromkeys(typed(v) for v in entry.outputs))
-    if len(entry.outputs) > 1 and " " not in types:
-        types = f"{len(entry.outputs)} x {types}"
-    inputs = " ".join(map(str, entry.inputs))
     cells = {
         "number": f"%{entry.number}",
         "op": entry.op,
-        "inputs": inputs,
-        "type": types,
+        "inputs": " ".join(map(str, entry.inputs)),
+        "type": f"{len(entry.outputs)} x {types}" if len(entry.outputs) > 1 and " " not in types else types,
         "bytes": size(entry.nbytes) if entry.outputs else "",
+        "note": ", ".join(note for note, told in notes.items() if told),
+        "line": named(entry.where, shows.names),
     }
-    return TextRow(depth, {**cells, "note": ", ".join(notes), "line": where})
+    return TextRow(depth, cells)
 
 
 def _wide(rows: Sequence[TextRow], column: str) -> int:
@@ -146,58 +123,33 @@ def _wide(rows: Sequence[TextRow], column: str) -> int:
 
 
 def _laid_out(rows: Sequence[TextRow], width: int, color: bool) -> Iterator[str]:
-    widths = {c: _wide(rows, c) for c in ORDER}
-    shown = [c for c in ORDER if any(r.cells.get(c) for r in rows)]
-    for giving, least in (
-        ("inputs", 16),
-        ("op", 14),
-        ("note", 13),
-        ("line", 14),
-        ("brief", 0),
-        ("inputs", _LEAST),
-        ("type", 12),
-        ("op", _LEAST),
-        ("note", 10),
-    ):
-        over = sum(widths[c] for c in shown) + 2 * (len(shown) - 1) - width
-        if over > 0 and giving == "brief":
-            for row in rows:
-                row.cells["type"] = _DTYPE.sub(
-                    lambda match: _DTYPES[match[1]] + match[2], row.cells.get("type", "")
-                )  # as JAX writes them in short: f32[3]
-            widths["type"] = _wide(rows, "type")
-        elif over > 0 and giving in shown:
-            widths[giving] = max(min(widths[giving], least), widths[giving] - over)
-    for left_out in ("bytes", "note"):
-        if sum(widths[c] for c in shown) + 2 * (len(shown) - 1) > width and left_out in shown:
-            shown.remove(left_out)
-    over = sum(widths[c] for c in shown) + 2 * (len(shown) - 1) - width
-    for giving in ("line", "inputs", "type", "op"):
-        if over > 0 and giving in shown:
-            less = min(over, max(widths[giving] - 4, 0))
-            widths[giving] -= less
-            over -= less
+    widths = {c: _wide(rows, c) for c in _ORDER if any(r.cells.get(c) for r in rows)}
+    narrowed(widths, width, [("inputs", 16), ("op", 14), ("note", 13), ("line", 14)])
+    if excess(widths, width) > 0 and "type" in widths:
+        for row in rows:  # as JAX writes them in short: f32[3]
+            row.cells["type"] = _DTYPE.sub(lambda match: _DTYPES[match[1]] + match[2], row.cells.get("type", ""))
+        widths["type"] = _wide(rows, "type")
+    narrowed(widths, width, [("inputs", 8), ("type", 12), ("op", 8), ("note", 10)])
+    for column in ("bytes", "note"):
+        if excess(widths, width) > 0:
+            widths.pop(column, None)
+    narrowed(widths, width, [(column, 4) for column in ("line", "inputs", "type", "op")])
     deepest = max((row.depth for row in rows if row.cells), default=0)
     for row in rows:
-        if row.whole is not None:
+        if row.whole:
             yield painted("  " * row.depth + clipped(row.whole, width - 2 * row.depth), _COLOURS[row.style], color)
             continue
         cells: list[str] = []
-        for column in shown:
-            text = row.cells.get(column, "")
-            if column == "number":
-                text = ("  " * row.depth + text.rjust(widths[column] - 2 * deepest)) if text else ""
-                text = text.ljust(widths[column])
-            elif column == "line":
-                text = clipped(text, widths[column], end=False)
+        left = width
+        for column, wide in widths.items():
+            text, code = row.cells.get(column, ""), _COLOURS.get(row.style if column == "op" and row.style else column, "")
+            if column == "number" and text:
+                text = "  " * row.depth + text.rjust(wide - 2 * deepest)
+            if column == "line":
+                cells.append(painted(clipped(text, wide, end=False), code, color))
             elif column == "note" and not row.cells.get("line"):
-                text = clipped(text, width - sum(map(_length, cells)) - 2 * len(cells))
+                cells.append(painted(clipped(text, left), code, color))
             else:
-                text = clipped(text, widths[column])
-                text = text.rjust(widths[column]) if column in _RIGHT else text.ljust(widths[column])
-            cells.append(painted(text, _COLOURS.get(row.style if column == "op" and row.style else column, ""), color))
+                cells.append(aligned(text, wide, code, color, right=column == "bytes"))
+            left -= wide + 2
         yield "  ".join(cells).rstrip()
-
-
-def _length(cell: str) -> int:
-    return len(_PAINT.sub("", cell))

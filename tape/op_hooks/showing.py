@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from tape.hooking.observing import OpHook, SeenOp
 from tape.jaxapi import Tracer
 from tape.programs.program import look
-from tape.terminal import cell, narrowed
+from tape.terminal import aligned, narrowed
 from tape.variables.conversion import as_array
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Table:
             return f"{title}: nothing so far"
         widths = {i: max(map(len, column)) for i, column in enumerate(zip(heads, *rows, strict=True))}
         narrowed(widths, WIDTH, [(0, 1)])
-        lines = ["  ".join(cell(x, widths[i], right=i > 0) for i, x in enumerate(row)).rstrip() for row in (heads, *rows)]
+        lines = ["  ".join(aligned(x, widths[i], right=i > 0) for i, x in enumerate(row)).rstrip() for row in (heads, *rows)]
         return "\n".join([title, lines[0], "-" * (sum(widths.values()) + 2 * (len(widths) - 1)), *lines[1:]])
 
     def _repr_html_(self) -> str:

@@ -78,15 +78,19 @@ def _scaled(value: float, units: Mapping[str, float]) -> str:
     return f"{scaled:.{0 if scaled >= 99.95 else 1 if scaled >= 9.995 else 2}f} {unit}"
 
 
+def excess(widths: Mapping[Any, int], width: int) -> int:
+    """Return by how much columns, two spaces apart, are wider than a line."""
+    return sum(widths.values()) + 2 * (len(widths) - 1) - width
+
+
 def narrowed(widths: dict[Any, int], width: int, giving: Iterable[tuple[Any, int]]) -> None:
-    """Have columns of a table give way, one after the other and each down to its least width, until a line holds them two spaces apart."""
+    """Have columns of a table give way, one after the other and each down to its least width, until a line holds them."""
     for column, least in giving:
-        over = sum(widths.values()) + 2 * (len(widths) - 1) - width
-        if over > 0 and column in widths:
+        if column in widths and (over := excess(widths, width)) > 0:
             widths[column] = max(min(widths[column], least), widths[column] - over)
 
 
-def cell(text: str, width: int, code: str = "", color: bool = False, *, right: bool = False, end: bool = True) -> str:
+def aligned(text: str, width: int, code: str = "", color: bool = False, *, right: bool = False, end: bool = True) -> str:
     """Return what stands in a column of this width, at its left or right; what is too long loses its end or its beginning."""
     text = clipped(text, width, end=end)
     return painted(text.rjust(width) if right else text.ljust(width), code, color)
