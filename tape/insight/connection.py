@@ -8,7 +8,6 @@ from tape.insight import causes
 from tape.insight.causes import Cause
 from tape.insight.listing import Tape
 from tape.insight.notes import Leaf
-from tape.insight.replaying import became
 from tape.sweeps.seeds import describe
 
 if TYPE_CHECKING:
@@ -38,8 +37,7 @@ class Connection:
 
     def _targets(self) -> set[Place]:
         """Return the places of the input on the tape."""
-        targets = {(key, -1) for key, leaf in self.reading.leaf_by_id.items() if leaf.variable() is self.given}
-        targets |= {*became(self.reading, self.given)}
+        targets = {*self.reading.leaves_of(self.given), *self.reading.became(self.given)}
         if self.given._segment is not None:
             lines = [line for line in self.reading.lines if line is not None and line.part.ref() is self.given._segment]
             targets |= {(id(line.part), self.given._place.slot) for line in lines}

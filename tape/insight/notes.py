@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import sys
 import weakref
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape import jaxapi
 from tape.graph.kinds import is_scalar
 from tape.graph.lines import user_frame, user_line
 from tape.graph.scope import LOCAL, within
-from tape.graph.segment import Handle, LeafNode
+from tape.graph.segment import LeafNode
 from tape.graph.trees import variables_in
 from tape.insight.names import name_of
 from tape.recording import record
@@ -32,23 +33,21 @@ if TYPE_CHECKING:
     from tape.sweeps.plan import Instruction
 
 
+def _nobody() -> None:
+    """Stand for a weak reference to what is not known."""
+
+
+@dataclass(slots=True, eq=False)
 class Leaf:
     """A value that no entry on the tape made: what it is called, and its kind."""
 
-    __slots__ = ("behind", "cell", "kind", "name", "number", "value", "variable")
-
-    def __init__(self, variable: Handle | None, kind: Kind, name: str | None = None, number: object = None) -> None:
-        self.variable: Callable[[], Any] = _nobody if variable is None else weakref.ref(variable)
-        self.kind = kind
-        self.name = name
-        self.number = number  # of Python or NumPy, which stands in place of a name
-        self.value: Callable[[], Any] = _nobody  # weakly: another value of the same Variable is another leaf
-        self.cell: Any = None  # of a tape that keeps the values of leaves
-        self.behind: Source | None = None  # what it is the value of, if it was detached from that
-
-
-def _nobody() -> None:
-    """Stand for a weak reference to what is not known."""
+    kind: Kind
+    name: str | None = None
+    number: object = None  # of Python or NumPy, which stands in place of a name
+    variable: Callable[[], Any] = _nobody
+    value: Callable[[], Any] = _nobody  # weakly: another value of the same Variable is another leaf
+    cell: Any = None  # of a tape that keeps the values of leaves
+    behind: Source | None = None  # what it is the value of, if it was detached from that
 
 
 class Mark(NamedTuple):
@@ -59,36 +58,42 @@ class Mark(NamedTuple):
     depth: int | None
 
 
+@dataclass(slots=True, eq=False)
 class Part:
     """What is noted of one segment; its entries go by their numbers in it, from 0."""
 
-    __slots__ = ("begin", "functions", "inside", "lines", "marks", "n_leaves", "only", "ref", "sources", "state")
+    ref: Callable[[], Segment | None]
+    state: State
+    n_leaves: int
+    begin: int  # what was recorded before does not belong to the tape
+    only: frozenset[int] | None = None  # if not all of the others do, the numbers of those that do
+    lines: dict[int, Line | None] = field(default_factory=dict)
+    inside: dict[int, str] = field(default_factory=dict)  # numbers of entries of a Function's forward -> its name
+    sources: dict[int, Source] = field(default_factory=dict)  # slots of leaves
+    marks: dict[int, Mark] = field(default_factory=dict)  # first slots of entries
+    functions: dict[int, Any] = field(default_factory=dict)  # first slots of a Function's entries -> its context, where leaves are kept
 
-    def __init__(self, segment: Segment) -> None:
-        self.ref: Callable[[], Segment | None] = weakref.ref(segment)
-        self.state: State = segment.state
-        self.begin = segment.state.depth  # what was recorded before does not belong to the tape
-        self.only: frozenset[int] | None = None  # if not all of the others do, the numbers of those that do
-        self.n_leaves = len(segment.leaves)
-        self.lines: dict[int, Line | None] = {}
-        self.inside: dict[int, str] = {}  # numbers of entries of a Function's forward -> its name
-        self.sources: dict[int, Source] = {}  # slots of leaves
-        self.marks: dict[int, Mark] = {}  # first slots of entries
-        self.functions: dict[int, Any] = {}  # first slots of a Function's entries -> its context, where leaves are kept
+    @classmethod
+    def of(cls, segment: Segment) -> Part:
+        """Return what is noted of a segment that is met."""
+        return cls(weakref.ref(segment), segment.state, len(segment.leaves), segment.state.depth)
+
+    @property
+    def steps(self) -> list[Any]:
+        """The entries of the segment, in order."""
+        return entries_of(self.state)
 
 
+@dataclass(slots=True, eq=False)
 class Lone:
     """An entry that ran at once and left no segment behind."""
 
-    __slots__ = ("inputs", "kinds", "line", "mark", "mode", "op")
-
-    def __init__(self, op: Any, inputs: list[Source], kinds: list[Any], line: Line | None, mode: int, mark: Mark | None) -> None:
-        self.op = op
-        self.inputs = inputs
-        self.kinds = kinds
-        self.line = line
-        self.mode = mode
-        self.mark = mark
+    op: Any
+    inputs: list[Source]
+    kinds: list[Any]
+    line: Line | None
+    mode: int
+    mark: Mark | None
 
 
 Source = Leaf | tuple[Part | Lone, int]  # a result of another entry goes by its slot (or its number among the results)
@@ -141,10 +146,14 @@ class Record:
         """Whether what is recorded now belongs to the tape."""
         return self.trace is not None and jaxapi.current_trace() is self.trace
 
-    def _part(self, segment: Segment) -> Part:
+    def _known(self, segment: Segment) -> Part | None:
         part = self.parts.get(id(segment))
-        if part is None or part.ref() is not segment:
-            part = self.parts[id(segment)] = Part(segment)
+        return part if part is not None and part.ref() is segment else None
+
+    def _part(self, segment: Segment) -> Part:
+        part = self._known(segment)
+        if part is None:
+            part = self.parts[id(segment)] = Part.of(segment)
             for slot in list(segment.origins) if segment.leaves else ():
                 if slot not in segment.state.cut:
                     part.sources[slot] = self._source(segment, slot, None)
@@ -152,13 +161,12 @@ class Record:
 
     def new_part(self, segment: Segment) -> Part:
         """Return what is noted of a segment; one that is met now began with the entries that follow."""
-        part = self.parts.get(id(segment))
-        if part is None or part.ref() is not segment:
+        part = self._known(segment)
+        if part is None:
             part = self._part(segment)
-            state = segment.state
-            while state.parent is not None:
-                state = state.parent
-            part.state, part.begin, part.n_leaves = state, 0, 0
+            part.begin = part.n_leaves = 0
+            while part.state.parent is not None:
+                part.state = part.state.parent
         return part
 
     def synchronise(self) -> None:
@@ -219,7 +227,7 @@ class Record:
                 if there is cell:
                     return part.sources[at]
         value = cell[0] if cell.__class__ is list else None
-        return Leaf(None, kind, number=value if is_scalar(value) else None)
+        return Leaf(kind, number=value if is_scalar(value) else None)
 
     def leaf(self, variable: Any) -> Leaf:
         """Return the leaf that a Variable is now."""
@@ -227,12 +235,11 @@ class Record:
         value = variable._cell[0] if variable._cell.__class__ is list else None
         if known is not None and known.variable() is variable and (known.value() is value or known.value is _nobody):
             return known
-        if is_scalar(value) and known is None and not (variable._extra is not None and variable._extra.name):
-            return Leaf(variable, variable._place.kind, number=value)
-        name = variable._extra.name if variable._extra is not None and variable._extra.name else None
-        leaf = self._leaves[id(variable)] = Leaf(
-            variable, variable._place.kind, name or name_of(variable, (self.frame, user_frame(sys._getframe())[0]))
-        )
+        kind, ref, name = variable._place.kind, weakref.ref(variable), variable.name
+        if is_scalar(value) and known is None and not name:
+            return Leaf(kind, number=value, variable=ref)
+        name = name or name_of(variable, (self.frame, user_frame(sys._getframe())[0]))
+        leaf = self._leaves[id(variable)] = Leaf(kind, name, variable=ref)
         with contextlib.suppress(TypeError):  # a number
             leaf.value = weakref.ref(value)
         return leaf
@@ -241,11 +248,7 @@ class Record:
         """Return what an input is."""
         segment = variable._segment
         if segment is not None:
-            part = self.parts.get(id(segment))
-            if part is None or part.ref() is not segment:
-                part = self._part(segment)
-                part.state, part.begin = segment.state, segment.state.depth  # it was recorded before
-            return part, variable._place.slot
+            return self._part(segment), variable._place.slot  # of one that is met now, it was recorded before
         noted = self._made.get(id(variable))
         if noted is not None and noted[0]() is variable:
             return noted[1]
@@ -372,6 +375,11 @@ class Notes:
             origin = None
         for slot in slots:
             part.marks.setdefault(slot, Mark(len(one.sweeps), origin, depth))
+
+
+def entries_of(state: State) -> list[Any]:
+    """Return the entries of a structure, in order."""
+    return [step for step in state.path() if step.kernel is not None]
 
 
 def last_entry(state: State) -> State:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from tape.graph.kinds import is_scalar
@@ -49,15 +50,11 @@ class Past:
 
     def _go_back(self, segment: Segment, wanted: frozenset[int]) -> None:
         """Find what leads to the slots of a segment that are wanted."""
-        part = self.parts.get(id(segment))
-        if part is None:
-            part = self.parts[id(segment)] = Part(segment)
-            part.begin = 0
+        part = self._part(segment)
+        part.begin = 0
         reached = set(wanted)
-        path = part.state.path()
-        steps = needed(path, reached)
-        entries = [step for step in path if step.kernel is not None]
-        numbers = {id(step): number for number, step in enumerate(entries)}
+        steps = needed(part.state.path(), reached)
+        numbers = {id(step): number for number, step in enumerate(part.steps)}
         part.only = (part.only or frozenset()) | {numbers[id(step)] for step in steps if step.kernel is not None}
         slots, leaves = leaf_slots(part.state), segment.leaves
         for i, slot in enumerate(slots):
@@ -82,14 +79,14 @@ class Past:
                 self._way.arrive(maker)
                 return
             if is_scalar(cell[0]):
-                part.sources[slot] = Leaf(None, kind, number=cell[0])
+                part.sources[slot] = Leaf(kind, number=cell[0])
                 return
         part.sources[slot] = self._leaf(None, kind, cell)
 
     def _part(self, segment: Segment) -> Part:
         part = self.parts.get(id(segment))
         if part is None:
-            part = self.parts[id(segment)] = Part(segment)
+            part = self.parts[id(segment)] = Part.of(segment)
         return part
 
     def _leaf(self, variable: Any, kind: Kind, cell: object) -> Leaf:
@@ -102,8 +99,9 @@ class Past:
         if called is not None:
             name = name or called[1].name or called[0]
             variable = variable if variable is not None else called[1]
-        leaf = self._leaves[key] = Leaf(variable, kind, name)
-        leaf.cell = cell if cell.__class__ is list else None
+        leaf = self._leaves[key] = Leaf(kind, name, cell=cell if cell.__class__ is list else None)
+        if variable is not None:
+            leaf.variable = weakref.ref(variable)
         return leaf
 
     def _called(self) -> dict[int, tuple[str, Any]]:
@@ -133,7 +131,7 @@ class Past:
 
 def _forwards(part: Part) -> None:
     """Note which entries the forward of a ``tape.Function`` recorded: what its entry reads besides its arguments."""
-    path = [step for step in part.state.path() if step.kernel is not None]
+    path = part.steps
     for at, step in enumerate(path):
         if step.op.__class__ is FunctionOp:
             reached = set(step.inputs[step.op.arguments :])
@@ -150,8 +148,8 @@ def _matched(part: Part, parts: Sequence[Part]) -> None:
 
     The sweep of a sweep has the number after that.
     """
-    named = [step.kernel if step.op is None else step.op for step in part.state.path() if step.kernel is not None]
-    first = [step.slots[0] if step.slots else -1 for step in part.state.path() if step.kernel is not None]
+    named = [step.kernel if step.op is None else step.op for step in part.steps]
+    first = [step.slots[0] if step.slots else -1 for step in part.steps]
     longest: dict[int, tuple[Part, Plan]] = {}
     for origin in parts:
         for plan, begin in _plans(origin, part):
@@ -163,7 +161,7 @@ def _matched(part: Part, parts: Sequence[Part]) -> None:
                     break
     for start in sorted(longest):
         origin, plan = longest[start]
-        forward = [step for step in origin.state.path() if step.kernel is not None]
+        forward = origin.steps
         swept = [forward[depth - 1].slots for depth in plan.entries if depth <= len(forward)]
         order = 1 + max((origin.marks[s[0]].sweep for s in swept if s and s[0] in origin.marks), default=0)
         before = start - 1

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tape.graph.segment import LeafNode
 from tape.graph.trie import CONSTANT, SWEEP
 from tape.insight.entries import Entry, Value
 from tape.insight.notes import Leaf, Lone, Part, Place, Span, place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from tape.graph.kinds import Kind
     from tape.graph.trie import State
@@ -59,10 +60,32 @@ class Reading:
 
     def steps_of(self, part: Part) -> list[Any]:
         """Return the entries of a part, in order."""
-        steps = self.steps.get(id(part))
-        if steps is None:
-            steps = self.steps[id(part)] = [step for step in part.state.path() if step.kernel is not None]
-        return steps
+        if id(part) not in self.steps:
+            self.steps[id(part)] = part.steps
+        return self.steps[id(part)]
+
+    def leaves_of(self, variable: object) -> list[Place]:
+        """Return the places at which a Variable is read as a leaf: one for each value that it had."""
+        return [(key, -1) for key, leaf in self.leaf_by_id.items() if leaf.variable() is variable]
+
+    def became(self, variable: object) -> list[Place]:
+        """Return those where a pending result became its value: an update under ``no_grad``, or ``requires_grad_()``."""
+        places = []
+        for line in self.lines:
+            segment = line.part.ref() if line is not None and line.step.ends else None
+            if line is not None and segment is not None:
+                origin = segment.origins.get(line.step.slots[0])
+                if isinstance(origin, LeafNode) and origin.ref() is variable:
+                    places.append(line.gives[0])
+        return places
+
+    def dependents(self, places: Iterable[Place]) -> set[Place]:
+        """Return places, and those of all that depends on them."""
+        dependents = set(places)
+        for line in self.lines:
+            if line is not None and not dependents.isdisjoint(line.reads):
+                dependents.update(line.gives)
+        return dependents
 
     @functools.cached_property
     def lines(self) -> list[Line | None]:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from tape.errors import ReleasedTapeError, TapeTypeError, TapeValueError
 from tape.graph import boundary
-from tape.graph.segment import Handle, LeafNode
+from tape.graph.segment import Handle
 from tape.insight.notes import Leaf, Lone, Part, Place, place_of
 from tape.insight.runs import FunctionRun
 from tape.programs.program import look, run_pending
@@ -54,7 +54,7 @@ class Replay:
         """Return the places of an input: that of the result that it is, or those where the leaf is read."""
         if variable._segment is not None and id(variable._segment) in self._by_segment:
             return [self._place("inputs", i, variable)]
-        places = [(key, -1) for key, s in self._reading.leaf_by_id.items() if s.variable() is variable] + became(self._reading, variable)
+        places = self._reading.leaves_of(variable) + self._reading.became(variable)
         if len(places) > 1:
             msg = (
                 f"function: inputs[{i}] ({describe(variable)}) had {len(places)} values on this tape, for it was assigned in between; "
@@ -75,12 +75,8 @@ class Replay:
             place = id(part), variable._place.slot
             if place in self._made or any(not isinstance(s, Leaf) and (id(s[0]), s[1]) == place for s in self._reading.sources):
                 return place
-        later = became(self._reading, variable)
-        places = [
-            (key, -1)
-            for key, s in self._reading.leaf_by_id.items()
-            if s.variable() is variable and not (later and s.cell is not variable._cell)
-        ]
+        later, leaves = self._reading.became(variable), self._reading.leaf_by_id
+        places = [place for place in self._reading.leaves_of(variable) if not later or leaves[place[0]].cell is variable._cell]
         if len(places) == 1:
             return places[0]
         if later:
@@ -89,14 +85,6 @@ class Replay:
             f"function: {argument}[{i}] ({describe(variable)}) is not on this tape; compute it while the tape is open, or use tape.Tape.of"
         )
         raise TapeValueError(msg)
-
-    def _dependent(self, known: set[Place]) -> set[Place]:
-        """Return the places of what depends on the inputs."""
-        dependent = set(known)
-        for line in self._reading.lines:
-            if line is not None and not dependent.isdisjoint(line.reads):
-                dependent.update(line.gives)
-        return dependent
 
     def _needed(self) -> None:
         known = {place for places in self.inputs for place in places}
@@ -124,7 +112,7 @@ class Replay:
             if number in between or line is None:
                 continue
             if line.step.ends:  # a Variable that was updated: what led to its value may be gone
-                dependent = self._dependent(known) if dependent is None else dependent
+                dependent = self._reading.dependents(known) if dependent is None else dependent
                 value = UNKNOWN if place in dependent else _kept(line.part, place[1])
                 if value is not UNKNOWN:
                     self.constants[place] = value
@@ -210,18 +198,6 @@ class Replay:
             for place, result in zip(line.gives, results, strict=False):
                 values.setdefault(place, result)
         return values, read
-
-
-def became(reading: Reading, variable: Handle) -> list[Place]:
-    """Return the places where a pending result became the value of a Variable: an update under ``no_grad``, or ``requires_grad_()``."""
-    places = []
-    for line in reading.lines:
-        segment = line.part.ref() if line is not None and line.step.ends else None
-        if line is not None and segment is not None:
-            origin = segment.origins.get(line.step.slots[0])
-            if isinstance(origin, LeafNode) and origin.ref() is variable:
-                places.append(line.gives[0])
-    return places
 
 
 def _kept(part: Part, slot: int) -> Any:
