@@ -130,11 +130,6 @@ class Ledger:
             self.dropped += 1
         return own
 
-    def ran(self, runs: Runs, start: float, end: float) -> None:
-        """Note a run."""
-        runs.seconds += self.span("programs", start, end, runs)
-        runs.count += 1
-
     def compiled(self, seconds: float, name: str) -> None:
         """Note that this thread traced or compiled something until now."""
         end = clock()
@@ -174,7 +169,7 @@ class ThreadMeter:
     def measure(self, kind: str, what: Any, call: Callable[..., Any], *args: Any) -> Any:
         """Return ``call(*args)``, and note how long that took (:class:`tape.graph.meters.Meter`)."""
         if kind == "wait":
-            return self._wait(call, *args)
+            return self._timed([None for _ in self.ledgers], call, *args)
         where = site()
         if kind == "flush":
             return self._flush(what, where, call, *args)
@@ -186,19 +181,6 @@ class ThreadMeter:
                 ledger.peaks.step(step, where[0] if where else None)
         every = [ledger.runs_of("step", step, step.name, where, id(step), where, compiled=True) for ledger in self.ledgers]
         return self._timed(every, call, *args)
-
-    def _wait(self, call: Callable[..., Any], *args: Any) -> Any:
-        start = clock()
-        for ledger in self.ledgers:
-            ledger.open.append((start, None))
-        try:
-            return call(*args)
-        finally:
-            end = clock()
-            for ledger in self.ledgers:
-                if ledger.open:
-                    ledger.open.pop()
-                    ledger.span("waiting", start, end, None, "the compiler")
 
     def _flush(self, what: tuple[Segment, Program, str], where: Site, call: Callable[..., Any], state: State, leaves: Sequence[Any]) -> Any:
         segment, program, reason = what
@@ -249,27 +231,33 @@ class ThreadMeter:
         runs.known = None if seen is None else {entry.slots[0] if entry.slots else -1: seen}
         return runs
 
-    def _timed(self, every: Sequence[Runs], call: Callable[..., Any], *args: Any) -> Any:
-        ledgers = self.ledgers
+    def _timed(self, every: Sequence[Runs | None], call: Callable[..., Any], *args: Any) -> Any:
+        """Return ``call(*args)``, in the time of some runs; of None it is a wait."""
+        pairs = list(zip(self.ledgers, every, strict=True))
         start = clock()
-        for ledger, runs in zip(ledgers, every, strict=True):
+        for ledger, runs in pairs:
             ledger.open.append((start, runs))
-        finished = False
+        first, finished = every[0], False
         try:
-            with jax.profiler.TraceAnnotation(every[0].name):  # so that JAX's own profiler shows it too
+            if first is None:
+                return call(*args)
+            with jax.profiler.TraceAnnotation(first.name):  # so that JAX's own profiler shows it too
                 results = call(*args)
             traced = bool(results) and any(isinstance(r, jaxapi.Tracer) for r in results)
-            if not traced and any(ledger.wait for ledger in ledgers):
+            if not traced and any(ledger.wait for ledger in self.ledgers):
                 jax.block_until_ready(results)
             finished = not traced
             return results
         finally:
             end = clock()
-            for ledger, runs in zip(ledgers, every, strict=True):
+            for ledger, runs in pairs:
                 if ledger.open:
                     ledger.open.pop()
-                    if finished:
-                        ledger.ran(runs, start, end)
+                    if runs is None:
+                        ledger.span("waiting", start, end, None, "the compiler")
+                    elif finished:
+                        runs.seconds += ledger.span("programs", start, end, runs)
+                        runs.count += 1
 
 
 def heard(event: str, duration_secs: float, **kwargs: str | int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +16,7 @@ from tape.statistics import STATS
 from tape.terminal import named, size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from tape.accounts.records import Line
     from tape.graph.segment import Segment
@@ -75,14 +76,26 @@ class Peak:
         return said if self.where is None else f"{said} ({named(self.where)})"
 
 
-class _Inside(NamedTuple):
-    """The worst moment of a program: bytes, and which of its results are alive then, as (op, line, bytes)."""
+class _Result(NamedTuple):
+    """What an entry gives: the op and line by which it goes, its size, and its slot, -1 where it has none."""
 
-    nbytes: int
     op: str
     where: Line | None
-    slot: int
-    alive: tuple[tuple[int, str, Line | None, int], ...]
+    nbytes: int
+    slot: int = -1
+
+    def place(self, known: Known) -> tuple[str, Line | None]:
+        """Return the op, and its line as it was this time, where that is known."""
+        seen = known.get(self.slot)
+        return self.op, self.where if seen is None or seen.where is None else seen.where
+
+
+class _Inside(NamedTuple):
+    """The worst moment of a program: bytes, the first result of the entry then, and which results are alive."""
+
+    nbytes: int
+    at: _Result
+    alive: tuple[_Result, ...]
 
 
 class Peaks:
@@ -96,18 +109,12 @@ class Peaks:
 
     def flush(self, segment: Segment, program: Program, known: Known, site: Line | None) -> None:
         """Look before a program of pending entries runs."""
-        key = (id(segment.state), program.keep)
-        layout = self._inside.get(key)
-        if layout is None:
-            layout = self._inside[key] = segment.state, _of_entries(needed_entries(segment.state, program.keep)[0], program.keep)
-        self._look(layout[1], known, site)
+        state, keep = segment.state, program.keep
+        self._look(state, (id(state), keep), lambda: _of_entries(needed_entries(state, keep)[0], keep), known, site)
 
     def step(self, step: TracedStep, site: Line | None) -> None:
         """Look before a step of ``tape.jit`` runs."""
-        layout = self._inside.get(id(step))
-        if layout is None:
-            layout = self._inside[id(step)] = step, _of_jaxpr(step.jaxpr.jaxpr, step.name, site)
-        self._look(layout[1], {}, site)
+        self._look(step, id(step), lambda: _of_jaxpr(step.jaxpr.jaxpr, step.name, site), {}, site)
 
     def forget(self) -> None:
         """Let go of the structures that were looked at."""
@@ -119,34 +126,29 @@ class Peaks:
         if held > self.peak.nbytes:
             self.peak = Peak(held, held)
 
-    def _look(self, inside: _Inside, known: Known, site: Line | None) -> None:
+    def _look(self, what: object, key: object, inside: Callable[[], _Inside], known: Known, site: Line | None) -> None:
+        layout = self._inside.get(key)
+        if layout is None:
+            layout = self._inside[key] = what, inside()
         start = time.perf_counter()
         if len(STATS.segments) > _FEW and self._spent > _SHARE * (start - self._began):
             return
-        held = STATS.live_bytes
-        if held + inside.nbytes > self.peak.nbytes:
-            rows: dict[tuple[str, Line | None], list[int]] = {}
-            for slot, op, where, nbytes in inside.alive:
-                row = rows.setdefault((op, _line(known, slot, where)), [0, 0])
-                row[0] += 1
-                row[1] += nbytes
-            alive = sorted((Alive(op, at, *row) for (op, at), row in rows.items()), key=lambda a: -a.nbytes)
-            where = _line(known, inside.slot, inside.where)
-            self.peak = Peak(held + inside.nbytes, held, inside.nbytes, inside.op, where, site, tuple(alive))
+        held, (made, at, results) = STATS.live_bytes, layout[1]
+        if held + made > self.peak.nbytes:
+            counts, sizes = Counter([result.place(known) for result in results]), Counter[tuple[str, "Line | None"]]()
+            for result in results:
+                sizes[result.place(known)] += result.nbytes
+            alive = sorted([Alive(*place, count, sizes[place]) for place, count in counts.items()], key=lambda a: -a.nbytes)
+            self.peak = Peak(held + made, held, made, *at.place(known), site, tuple(alive))
         self._spent += time.perf_counter() - start
-
-
-def _line(known: Known, slot: int, where: Line | None) -> Line | None:
-    seen = known.get(slot)
-    return where if seen is None or seen.where is None else seen.where
 
 
 def _of_entries(entries: Sequence[Any], keep: Sequence[int]) -> _Inside:
     """Return the worst moment of entries that run one by one."""
-    rows = [
-        ((e.kernel if e.op is None else e.op).name, e.where, list(zip(e.slots, e.slots, e.kernel.out_avals, strict=True)), e.inputs)
-        for e in entries
-    ]
+    rows = []
+    for e in entries:
+        op, given = (e.kernel if e.op is None else e.op).name, zip(e.slots, e.kernel.out_avals, strict=True)
+        rows.append(({slot: _Result(op, e.where, bytes_of(aval), slot) for slot, aval in given}, e.inputs))
     return _worst(rows, {**last_uses(entries), **dict.fromkeys(keep, len(entries))})
 
 
@@ -157,23 +159,21 @@ def _of_jaxpr(jaxpr: Jaxpr, name: str, site: Line | None) -> _Inside:
     for i, eqn in enumerate(jaxpr.eqns):
         read = [v for v in eqn.invars if not isinstance(v, Literal)]
         last.update(dict.fromkeys(read, i))
-        op, where = named_by(eqn.source_info.name_stack) or (name, site)
-        rows.append((op, where, [(v, -1, v.aval) for v in eqn.outvars if not isinstance(v, DropVar)], read))
+        said = named_by(eqn.source_info.name_stack) or (name, site)
+        rows.append(({v: _Result(*said, bytes_of(v.aval)) for v in eqn.outvars if not isinstance(v, DropVar)}, read))
     return _worst(rows, {**last, **{v: len(rows) for v in jaxpr.outvars if not isinstance(v, Literal)}})
 
 
-def _worst(rows: Iterable[tuple[str, Line | None, Sequence[tuple[Any, int, Any]], Iterable[Any]]], last: dict[Any, int]) -> _Inside:
-    """Return the worst moment of rows: op, line, results (with slots and avals), and what they read; ``last`` tells where it is last."""
-    alive: dict[Any, tuple[int, str, Line | None, int]] = {}
-    worst = _Inside(0, "", None, -1, ())
-    total = 0
-    for i, (op, where, results, read) in enumerate(rows):
-        for result, slot, aval in results:
-            alive[result] = (slot, op, where, bytes_of(aval))
-            total += alive[result][3]
+def _worst(rows: Iterable[tuple[dict[Any, _Result], Iterable[Any]]], last: dict[Any, int]) -> _Inside:
+    """Return the worst moment of rows: results, and what they read; ``last`` tells which row reads something last."""
+    alive: dict[Any, _Result] = {}
+    worst, total = _Inside(0, _Result("", None, 0), ()), 0
+    for i, (results, read) in enumerate(rows):
+        alive.update(results)
+        total += sum(result.nbytes for result in results.values())
         if total > worst.nbytes:
-            worst = _Inside(total, op, where, results[0][1] if results else -1, tuple(alive.values()))
-        for value in dict.fromkeys((*read, *[result for result, *_ in results])):
+            worst = _Inside(total, next(iter(results.values())), tuple(alive.values()))
+        for value in {*read, *results}:
             if last.get(value, i) <= i and value in alive:
-                total -= alive.pop(value)[3]
+                total -= alive.pop(value).nbytes
     return worst

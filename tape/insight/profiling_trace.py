@@ -7,6 +7,7 @@ profiles (https://www.speedscope.app/file-format-schema.json).
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape.insight.profiling_parts import parts_of
@@ -46,21 +47,12 @@ class Traced:
         pid = os.getpid()
         events: list[dict[str, Any]] = [{"name": "process_name", "ph": "M", "pid": pid, "tid": 0, "args": {"name": "tape.profile"}}]
         for tid, (name, slices) in enumerate(self._threads(), 1):
-            events.append({"name": "thread_name", "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}})
-            events.append({"name": "thread_sort_index", "ph": "M", "pid": pid, "tid": tid, "args": {"sort_index": tid}})
+            whose = {"pid": pid, "tid": tid}
+            events.append({"name": "thread_name", "ph": "M", **whose, "args": {"name": name}})
+            events.append({"name": "thread_sort_index", "ph": "M", **whose, "args": {"sort_index": tid}})
             for one, start, end in _apart(slices):
-                args = dict(one.args)
-                if one.where is not None:
-                    args["line"] = f"{one.where[0]}:{one.where[1]}"
-                event = {
-                    "name": one.name,
-                    "cat": one.kind,
-                    "ph": "X",
-                    "ts": start / 1000,
-                    "dur": (end - start) / 1000,
-                    "pid": pid,
-                    "tid": tid,
-                }
+                args = one.args if one.where is None else {**one.args, "line": f"{one.where[0]}:{one.where[1]}"}
+                event = {"name": one.name, "cat": one.kind, "ph": "X", "ts": start / 1000, "dur": (end - start) / 1000, **whose}
                 events.append({**event, "args": args} if args else event)
         dropped = sum(ledger.dropped for ledger in self._ledgers)
         return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"exporter": "jax-tape", "events_left_out": str(dropped)}}
@@ -80,11 +72,10 @@ class Traced:
 
     def _threads(self) -> Iterator[tuple[str, list[_Slice]]]:
         self._left = _SLICES
-        for ledger in self._ledgers:
-            yield ledger.thread, sorted(self._slices(ledger), key=lambda s: (s.start, -s.end))
-        if self._background:
-            slices = [_Slice(name or "compiling", "compiling", at, at + seconds, None, {}) for at, seconds, name in self._background]
-            yield "compiling in the background", sorted(slices, key=lambda s: (s.start, -s.end))
+        threads = [(ledger.thread, self._slices(ledger)) for ledger in self._ledgers]
+        behind = [_Slice(name or "compiling", "compiling", at, at + seconds, None, {}) for at, seconds, name in self._background]
+        for name, slices in (*threads, *([("compiling in the background", behind)] if behind else [])):
+            yield name, sorted(slices, key=lambda s: (s.start, -s.end))
 
     def _slices(self, ledger: Ledger) -> Iterator[_Slice]:
         now = ledger.since
@@ -143,19 +134,12 @@ def _apart(slices: Sequence[_Slice]) -> Iterator[tuple[_Slice, int, int]]:
 
 def _balanced(slices: Sequence[_Slice], frames: dict[tuple[str, Any], int]) -> Iterator[dict[str, Any]]:
     """Yield what opens and what closes, in the order of time, each inside of what holds it."""
-    stack: list[tuple[int, float]] = []
-    now = 0.0
-    for one in slices:
-        while stack and stack[-1][1] <= one.start:
-            frame, end = stack.pop()
-            now = max(now, end)
-            yield {"type": "C", "at": now, "frame": frame}
-        frame = frames.setdefault((one.name, one.where), len(frames))
-        end = min(one.end, stack[-1][1]) if stack else one.end
-        now = max(now, min(one.start, end))
-        yield {"type": "O", "at": now, "frame": frame}
-        stack.append((frame, end))
-    while stack:
-        frame, end = stack.pop()
-        now = max(now, end)
-        yield {"type": "C", "at": now, "frame": frame}
+    stack: list[tuple[int, int]] = []
+    for one, start, end in (*_apart(slices), (None, sys.maxsize, 0)):
+        while stack and stack[-1][1] < start:
+            frame, at = stack.pop()
+            yield {"type": "C", "at": at / 1e9, "frame": frame}
+        if one is not None:
+            frame = frames.setdefault((one.name, one.where), len(frames))
+            yield {"type": "O", "at": start / 1e9, "frame": frame}
+            stack.append((frame, end))
