@@ -39,6 +39,11 @@ class Group:
     times: int = 0
     key: str = ""
 
+    @property
+    def count(self) -> str:
+        """How many these are, in words."""
+        return f"{sum(1 for _ in self.entries())} entries"
+
     def entries(self) -> Iterator[Entry]:
         """Yield what is in it, at any depth."""
         for item in self.items:

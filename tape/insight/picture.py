@@ -7,6 +7,7 @@ import importlib.resources
 import json
 import math
 import shutil
+import string
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,16 +102,13 @@ class Picture:
         return "\n".join([*lines, "}"]) + "\n"
 
     def _dot_of(self, items: Sequence[Entry | Group], closed: dict[str, Group], lane: int) -> Iterator[str]:
+        fill = f"fillcolor={_quoted(_COLOURS[lane % len(_COLOURS)])}"
         for item in items:
-            colour = _COLOURS[lane % len(_COLOURS)]
             if isinstance(item, Entry):
                 edge = f" color={_quoted(self._colour(item.number))} penwidth=2" if item.number in self._flow else ""
-                where = _place(item)
-                label = _quoted(_label(item), _types(item))
-                yield f"n{item.number} [label={label} fillcolor={_quoted(colour)} tooltip={_quoted(where)}{edge}]"
+                yield f"n{item.number} [label={_quoted(_label(item), _types(item))} {fill} tooltip={_quoted(_place(item))}{edge}]"
             elif item.key in closed:
-                count = sum(1 for _ in item.entries())
-                yield f"{item.key} [label={_quoted(item.label, f'{count} entries')} fillcolor={_quoted(colour)} peripheries=2]"
+                yield f"{item.key} [label={_quoted(item.label, item.count)} {fill} peripheries=2]"
             else:
                 yield f"subgraph cluster_{item.key} {{ label={_quoted(item.label)} style=rounded"
                 yield from self._dot_of(item.items, closed, lane)
@@ -137,9 +135,9 @@ class Picture:
     def _mermaid_of(self, items: Sequence[Entry | Group], closed: dict[str, Group]) -> Iterator[str]:
         for item in items:
             if isinstance(item, Entry):
-                yield f'n{item.number}["{_escaped(_label(item))}<br/>{_escaped(_types(item))}"]'
+                yield f'n{item.number}["{_escaped(_label(item), _types(item))}"]'
             elif item.key in closed:
-                yield f'{item.key}[["{_escaped(item.label)}<br/>{sum(1 for _ in item.entries())} entries"]]'
+                yield f'{item.key}[["{_escaped(item.label, item.count)}"]]'
             else:
                 yield f'subgraph {item.key}["{_escaped(item.label)}"]'
                 yield from self._mermaid_of(item.items, closed)
@@ -174,64 +172,40 @@ class Picture:
 
         It is laid out in the browser by dagre (its licence is in the page).
         """
-        files = importlib.resources.files("tape.insight").joinpath("viewer")
-        read = {
-            name: files.joinpath(name).read_text(encoding="utf-8") for name in ("dagre.min.js", "dagre.LICENSE", "viewer.js", "viewer.css")
-        }
+        parts = {"css": "viewer.css", "licence": "dagre.LICENSE", "dagre": "dagre.min.js", "viewer": "viewer.js", "page": "page.html"}
+        folder = importlib.resources.files("tape.insight").joinpath("viewer")
+        read = {name: folder.joinpath(file).read_text(encoding="utf-8") for name, file in parts.items()}
         data = json.dumps(self._data(), separators=(",", ":")).replace("<", "\\u003c")
-        count = f"{len(self._entries)} entries"
-        return f"""<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><title>tape: {count}</title>
-<style>{read["viewer.css"]}</style></head>
-<body><div id="bar"><b>tape</b><span>{count}</span><input id="search" placeholder="op, name, line ..." aria-label="search">
-<span id="found"></span><button id="open">open all</button><button id="close">close all</button><button id="fit">fit</button>
-<button id="save">save as SVG</button><span id="key"></span></div>
-<div id="main"><div id="view"></div><div id="side">Click an entry to see its line, a group to open it.</div></div>
-<script type="application/json" id="data">{data}</script>
-<!--
-{read["dagre.LICENSE"]}-->
-<script>{read["dagre.min.js"]}</script>
-<script>{read["viewer.js"]}</script>
-</body></html>
-"""
+        return string.Template(read.pop("page")).substitute(read, data=data, count=f"{len(self._entries)} entries")
 
     def _data(self) -> dict[str, Any]:
         def item(x: Entry | Group) -> Any:
-            return (
-                x.number if isinstance(x, Entry) else {"id": x.key, "label": x.label, "times": x.times, "items": [item(i) for i in x.items]}
-            )
+            if isinstance(x, Entry):
+                return x.number
+            return {"id": x.key, "label": x.label, "times": x.times, "items": [item(i) for i in x.items]}
 
-        return {
-            "lanes": [{"label": lane.label, "items": [item(i) for i in lane.items]} for lane in self._lanes],
-            "entries": [self._entry(e) for e in self._entries],
-        }
+        lanes = [{"label": lane.label, "items": [item(i) for i in lane.items]} for lane in self._lanes]
+        return {"lanes": lanes, "entries": [self._entry(e) for e in self._entries]}
 
     def _entry(self, e: Entry) -> dict[str, Any]:
-        about: dict[str, Any] = {
-            "op": e.op,
-            "args": ", ".join(v.name for v in e.inputs if v.entry is None),
-            "inputs": ", ".join(map(str, e.inputs)),
-            "type": _types(e),
+        norm = self._flow.get(e.number, 0.0)
+        always = {"op": e.op, "inputs": ", ".join(map(str, e.inputs)), "type": _types(e)}
+        reads = sorted({v.entry for v in e.inputs if v.entry is not None})
+        about = {
+            "args": _leaves(e),
             "bytes": size(e.nbytes),
-            "reads": sorted({v.entry for v in e.inputs if v.entry is not None}),
             "where": _place(e),
             "source": source_of(e.where),
             "scope": e.scope,
             "group": "" if self._group is None else scope_of(e, self._group),
             "params": ", ".join(f"{k}={v!r}" for k, v in e.params.items())[:400],
             "state": "released" if e.released and e.requires_grad else "",
+            "sweep": e.sweep or "",
+            "of": "" if e.of is None else e.of,
+            "constant": True if e.no_grad or not e.requires_grad else "",
+            "flow": "" if e.number not in self._flow else norm if math.isfinite(norm) else 1e308,
         }
-        about = {key: value for key, value in about.items() if value or key in ("op", "reads", "type", "inputs")}
-        if e.sweep is not None:
-            about["sweep"] = e.sweep
-        if e.of is not None:
-            about["of"] = e.of
-        if e.no_grad or not e.requires_grad:
-            about["constant"] = True
-        if e.number in self._flow:
-            norm = self._flow[e.number]
-            about["flow"] = norm if math.isfinite(norm) else 1e308
-        return about
+        return {**always, "reads": reads, **{key: value for key, value in about.items() if value != ""}}
 
     def save(self, path: str | Path) -> Path:
         """Write the picture to a file whose ending says what it is: ``.html``, ``.svg``, ``.dot`` (``.gv``) or ``.mmd`` (``.mermaid``).
@@ -263,10 +237,8 @@ class Picture:
         return file
 
     def _repr_html_(self) -> str:
-        page = html.escape(self.html(), quote=True)
-        return (
-            f'<iframe srcdoc="{page}" style="box-sizing:border-box;width:100%;height:480px;border:1px solid #8884" loading="lazy"></iframe>'
-        )
+        style = "box-sizing:border-box;width:100%;height:480px;border:1px solid #8884"
+        return f'<iframe srcdoc="{html.escape(self.html(), quote=True)}" style="{style}" loading="lazy"></iframe>'
 
     # -- gradient flow ----------------------------------------------------------------------------------------------
 
@@ -280,10 +252,8 @@ class Picture:
 
     def _colour(self, number: int) -> str:
         norm = self._flow[number]
-        if norm == 0:
-            return "#868e96"
-        if not math.isfinite(norm):
-            return "#e03131"
+        if norm == 0 or not math.isfinite(norm):
+            return "#e03131" if norm else "#868e96"
         return f"{(240 - 220 * self._share(number)) / 360:.3f} 0.700 0.850"
 
 
@@ -295,9 +265,12 @@ def check_options(function: str, group: object, fold: object) -> None:
     check_flag(function, "fold", fold)
 
 
+def _leaves(e: Entry) -> str:
+    return ", ".join(v.name for v in e.inputs if v.entry is None)
+
+
 def _label(e: Entry) -> str:
-    leaves = ", ".join(v.name for v in e.inputs if v.entry is None)
-    return f"{e.op}({leaves})" if leaves else e.op
+    return f"{e.op}({_leaves(e)})" if _leaves(e) else e.op
 
 
 def _types(e: Entry) -> str:
@@ -312,5 +285,6 @@ def _quoted(*lines: str) -> str:
     return '"' + "\\n".join(line.replace("\\", "\\\\").replace('"', '\\"') for line in lines) + '"'
 
 
-def _escaped(text: str) -> str:
-    return html.escape(text, quote=True).replace("\n", " ").replace("#", "&num;") if "#" in text else html.escape(text, quote=True)
+def _escaped(*lines: str) -> str:
+    texts = [html.escape(line, quote=True) for line in lines]
+    return "<br/>".join(text.replace("\n", " ").replace("#", "&num;") if "#" in text else text for text in texts)
