@@ -59,27 +59,24 @@ class Connection:
         dependent: set[Place] = set(self.targets)
         leads: dict[int, list[int]] = {}
         for number, line in enumerate(self.reading.lines):
-            positions = [] if line is None else [i for i, place in enumerate(line.reads) if self._detached(place) in dependent]
-            if line is not None and positions and not dependent.issuperset(line.gives):
-                leads[number] = positions
-                dependent.update(line.gives)
+            if line is not None and not dependent.issuperset(line.gives):
+                positions = [i for i, place in enumerate(line.reads) if self._detached(place) in dependent]
+                if positions:
+                    leads[number] = positions
+                    dependent.update(line.gives)
         return leads
 
     def _detached(self, place: Place) -> Place:
         leaf = self.reading.leaf_by_id.get(place[0])
-        return place if leaf is None or leaf.behind is None or not isinstance(leaf.behind, Leaf) else (id(leaf.behind), -1)
+        return (id(leaf.behind), -1) if leaf is not None and isinstance(leaf.behind, Leaf) else place
 
     def way(self) -> list[Entry]:
         """Return the entries of the shortest way back from the output."""
-        if not self.leads:
-            return []
-        entries = self.reading.entries
-        at: int | None = max(self.leads)
+        at = max(self.leads, default=None)
         way: list[Entry] = []
         while at is not None:
-            way.append(entries[at])
-            befores = [v.entry for v in entries[at].inputs if v.entry is not None and v.entry in self.leads]
-            at = min(befores, default=None)
+            way.append(self.reading.entries[at])
+            at = min([v.entry for v in way[-1].inputs if v.entry is not None and v.entry in self.leads], default=None)
         return way
 
     def flows(self) -> set[int]:
@@ -87,13 +84,10 @@ class Connection:
         entries = self.reading.entries
         forward: set[int] = set()
         for number, positions in self.leads.items():
-            e = entries[number]
-            if not e.requires_grad:
-                continue
-            for i in positions:
-                value = e.inputs[i] if i < len(e.inputs) else None
-                if value is not None and value.requires_grad and (self.line(number).reads[i] in self.targets or value.entry in forward):
-                    forward.add(number)
+            e, reads = entries[number], self.line(number).reads
+            carrying = [i for i in positions if e.requires_grad and i < len(e.inputs) and e.inputs[i].requires_grad]
+            if any(reads[i] in self.targets or e.inputs[i].entry in forward for i in carrying):
+                forward.add(number)
         last = next((n for n in reversed(range(len(entries))) if self._is_output(n)), None)
         return forward if last in forward else set()
 
@@ -109,52 +103,49 @@ class Connection:
 
     def unconnected(self) -> Cause:
         """Say why nothing leads from the input to the output."""
+        leaves, extra = self.reading.leaf_by_id.values(), self.given._extra
         if not self.reading.entries:
-            what = (
-                f"the output ({describe(self.output)}) has no past on the tape: it was made of a value (float(), .item(), .value, "
-                ".numpy()), or detached"
-            )
+            kind, made = "detached loss", "it was made of a value (float(), .item(), .value, .numpy()), or detached"
+            what = f"the output ({describe(self.output)}) has no past on the tape: {made}"
             repair = "keep the Variable itself, and take float(loss) only to print it"
-            return Cause("detached loss", None, what, repair)
-        extra = self.given._extra
-        given_grad = None if extra is None else extra.grad
-        if given_grad is not None and any(leaf.cell is given_grad._cell for leaf in self.reading.leaf_by_id.values()):
-            what = "the output was computed of the input's .grad, which backward() left without its own past"
+        elif extra is not None and extra.grad is not None and any(leaf.cell is extra.grad._cell for leaf in leaves):
+            kind, what = "create_graph", "the output was computed of the input's .grad, which backward() left without its own past"
             repair = "pass create_graph=True to that backward(), or take the first gradient by tape.gradients(..., create_graph=True)"
-            return Cause("create_graph", None, what, repair)
-        shared = []
-        if self.given._segment is not None:
-            past = Tape.of(self.given)
-            own = [leaf for leaf in self.reading.leaf_by_id.values() if leaf.kind.requires_grad]
-            shared = [leaf for leaf in past._reading().leaf_by_id.values() if any(_same(leaf, other) for other in own)]
-        if shared:
-            names = ", ".join(dict.fromkeys(leaf.name or "a leaf" for leaf in shared))
-            return Cause(
-                "rebinding",
-                None,
-                f"the input is a result that was computed of {names} beside the output, which does not depend on it: the name was bound "
-                "to a new Variable",
-                "update in place (with tape.no_grad(): w -= step), and ask for the gradient of the Variable that the output was "
-                "computed from",
+        elif shared := self._shared():
+            kind = "rebinding"
+            what = (
+                f"the input is a result that was computed of {', '.join(shared)} beside the output, which does not depend on it: the name "
+                "was bound to a new Variable"
             )
-        if any(e.sweep is not None for e in self.reading.entries):
+            repair = (
+                "update in place (with tape.no_grad(): w -= step), and ask for the gradient of the Variable that the output was "
+                "computed from"
+            )
+        elif any(e.sweep is not None for e in self.reading.entries):
+            kind = "linear"
             what = "the output was computed of a gradient that does not depend on the input: what was differentiated is linear in it"
             repair = "nothing is to be repaired where that is meant: its second derivative is 0 (unconnected='zero')"
-            return Cause("linear", None, what, repair)
-        what = "nothing that is on the tape leads from the input to the output (what was looked at and has no gradient keeps no past)"
-        repair = (
-            "use this very Variable in the computation, not a copy or its .value; print a tape.Tape() around it to see what was recorded"
-        )
-        return Cause("not used", None, what, repair)
+        else:
+            kind = "not used"
+            what = "nothing that is on the tape leads from the input to the output (what was looked at and has no gradient keeps no past)"
+            repair = (
+                "use this very Variable in the computation, not a copy or its .value; print a tape.Tape() around it to see what was "
+                "recorded"
+            )
+        return Cause(kind, None, what, repair)
+
+    def _shared(self) -> dict[str, None]:
+        """Return the names of the leaves that the input was computed of, as the output was."""
+        if self.given._segment is None:
+            return {}
+        own = [leaf for leaf in self.reading.leaf_by_id.values() if leaf.kind.requires_grad]
+        past = Tape.of(self.given)._reading().leaf_by_id.values()
+        return dict.fromkeys(leaf.name or "a leaf" for leaf in past if any(_same(leaf, other) for other in own))
 
     def suspects(self) -> list[Cause]:
         """Return the entries whose derivative is 0 by what they are."""
-        suspects = []
-        for number in sorted(self.leads):
-            e = self.reading.entries[number]
-            if e.op in causes.STEPS:
-                suspects.append(causes.step_at(e))
-        return suspects[:3]
+        entries = [self.reading.entries[number] for number in sorted(self.leads)]
+        return [causes.step_at(e) for e in entries if e.op in causes.STEPS][:3]
 
     def cuts(self) -> list[Cause]:
         """Return where what depends on the input loses its gradient."""

@@ -67,34 +67,25 @@ class Explanation:
     def _text(self, width: int | None = None, *, color: bool = False) -> str:
         """Return what was found, in lines that are no longer than ``width`` but for the path's."""
         output, given = self._names
-        lines = [
-            f"The gradient of {output} with respect to {given} is {'an error' if self.verdict == 'error' else self.verdict}"
-            + ("" if self.norm is None else f" (norm {self.norm:.4g})")
-            + "."
-        ]
+        verdict = "an error" if self.verdict == "error" else self.verdict
+        size = "" if self.norm is None else f" (norm {self.norm:.4g})"
+        lines = [f"The gradient of {output} with respect to {given} is {verdict}{size}."]
         for cause in self.causes:
-            at = ""
-            if cause.entry is not None:
-                entry = self._tape[cause.entry]
-                at = f" at {signature(entry)}" + ("" if entry.where is None else f", {placed(entry.where)}")
-            lines += [f"  cause: {cause.kind}{at}", f"         {cause.what}"]
-            if cause.entry is not None:
-                here = self._tape[cause.entry].where
-                if cause.where is not None and cause.where != here:
-                    lines[-1] += f", {placed(cause.where)}"
-                if text := source_of(cause.where or here):
-                    lines.append(f"         > {text}")
+            entry = None if cause.entry is None else self._tape[cause.entry]
+            here = None if entry is None else entry.where
+            at = "" if entry is None else f" at {signature(entry)}" + ("" if here is None else f", {placed(here)}")
+            inside = f", {placed(cause.where)}" if entry is not None and cause.where is not None and cause.where != here else ""
+            lines += [f"  cause: {cause.kind}{at}", f"         {cause.what}{inside}"]
+            if entry is not None and (text := source_of(cause.where or here)):
+                lines.append(f"         > {text}")
             lines.append(f"  repair: {cause.repair}")
-        if self._note:
-            lines.append(f"  note: {self._note}")
         shown = {*[c.entry for c in self.causes], *[s.entry.number for s in self.path]}
-        if not shown.isdisjoint(self._tape._reading().shared):
-            lines.append(f"  note: {_SHARED}")
+        lines += [f"  note: {self._note}"] if self._note else []
+        lines += [] if shown.isdisjoint(self._tape._reading().shared) else [f"  note: {_SHARED}"]
         if width is not None:
             lines = [part for line in lines for part in _fitted(line, width, color)]
         if self.path:
-            lines.append("  path, from the output back:")
-            lines += _path_lines(self.path)
+            lines += ["  path, from the output back:", *_path_lines(self.path)]
         return "\n".join(lines)
 
     def draw(self) -> Picture:
@@ -117,20 +108,14 @@ def _fitted(line: str, width: int, color: bool) -> list[str]:
 
 
 def _path_lines(path: Sequence[PathStep]) -> list[str]:
-    rows = [
-        (
-            f"%{s.entry.number}",
-            s.entry.op,
-            " ".join(dict.fromkeys(typed(v) for v in s.entry.outputs)),
-            "" if s.value is None else f"|value| {s.value:.3g}",
-            "no gradient" if s.gradient is None else f"|gradient| {s.gradient:.3g}",
-            "" if s.entry.where is None else placed(s.entry.where).rsplit("/", 1)[-1],
-        )
-        for s in path
-    ]
+    rows = []
+    for e, value, gradient in path:
+        types, line = " ".join(dict.fromkeys(typed(v) for v in e.outputs)), "" if e.where is None else placed(e.where).rsplit("/", 1)[-1]
+        arrives = "no gradient" if gradient is None else f"|gradient| {gradient:.3g}"
+        rows.append((f"%{e.number}", e.op, types, "" if value is None else f"|value| {value:.3g}", arrives, line))
     shown = rows if len(rows) <= 24 else [*rows[:12], ("...", f"{len(rows) - 24} more", "", "", "", ""), *rows[-12:]]
-    widths = [max(len(r[i]) for r in shown) for i in range(6)]
-    return ["    " + "  ".join(cell.ljust(w) for cell, w in zip(r, widths, strict=True)).rstrip() for r in shown]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    return ["    " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in shown]
 
 
 _TINY, _HUGE = 1e-7, 1e7

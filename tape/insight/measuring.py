@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -66,11 +68,8 @@ class Measurement:
             runs = Runner(replay.constants.values())
             self._values, self._read = replay.values([], runs)
             self._cotangents, self._edges = self._sweep(replay, self._read, runs)
-            self.total: Any = None
-            for place in self._targets:
-                if place in self._cotangents:
-                    one = self._cotangents[place]
-                    self.total = one if self.total is None else self.total + one
+            arrived = [self._cotangents[place] for place in self._targets if place in self._cotangents]
+            self.total: Any = functools.reduce(operator.add, arrived) if arrived else None
             self._path = self._paths()
         self.steps = [
             PathStep(self._reading.entries[n], None if v is _GONE else norm(v), None if c is None else norm(c)) for n, v, c in self._path
@@ -93,9 +92,8 @@ class Measurement:
             return causes.cut_at(e, unrecorded=False)
         if e.op.startswith("vjp_"):
             what = f"the derivative of {e.op[4:]} is constant in pieces, so that its second derivative is 0 everywhere"
-            return Cause(
-                "no derivative", number, what, "use a smooth function, such as tape.nn.softplus or tape.nn.gelu in the place of relu"
-            )
+            repair = "use a smooth function, such as tape.nn.softplus or tape.nn.gelu in the place of relu"
+            return Cause("no derivative", number, what, repair)
         if self._is_function(number):
             names = [e.inputs[i].name for i in self._leads[number] if i < len(e.inputs)]  # the others are what the forward computed
             return causes.backward_at(e, f"None for {' and '.join(names)}")
@@ -222,8 +220,7 @@ class Measurement:
 
     def broken(self) -> list[Cause]:
         """Return the entry at which what is not finite comes from: in the forward, or in the sweep."""
-        born = self._born()
-        born = born or self._not_numbers()
+        born = self._born() or self._not_numbers()
         if born is not None:
             return [born]
         for number, _, arriving in self._path:
@@ -257,24 +254,19 @@ class Measurement:
             pairs.append((self.steps[-1].entry, size / self.steps[-1].gradient))
         entry, factor = (min if kind == "vanishing" else max)(pairs, key=lambda p: p[1], default=(self.steps[-1].entry, 1.0))
         whole = abs(np.log(size / first)) or 1.0
-        way = (
-            "use gates (LSTM, GRU) or residual connections, orthogonal weights, or shorter ways (truncated backpropagation)"
-            if kind == "vanishing"
-            else "clip gradients (tape.op_hooks.GradientClipper), use smaller or orthogonal weights, or shorter ways "
-            "(truncated backpropagation)"
-        )
+        vanishes = kind == "vanishing"
+        gates = "use gates (LSTM, GRU) or residual connections, orthogonal weights"
+        clipped = "clip gradients (tape.op_hooks.GradientClipper), use smaller or orthogonal weights"
+        way = f"{gates if vanishes else clipped}, or shorter ways (truncated backpropagation)"
         turns = turns_of(entry)
-        if turns > 1 and abs(np.log(factor)) > 0.5 * whole:
+        if abs(np.log(factor)) > 0.5 * whole and turns > 1:
             what = f"along {turns} turns of {entry.op} the gradient is multiplied by {factor ** (1 / turns):.3g} a turn"
             return Cause(kind, entry.number, what, way)
         if abs(np.log(factor)) > 0.5 * whole:
             what = f"{entry.op} multiplies the gradient by {factor:.3g}"
-            repair = (
-                "it is saturated: scale its input down, or normalise"
-                if kind == "vanishing"
-                else "keep its input away from where it is steep"
-            )
-            return Cause("saturation" if kind == "vanishing" else "steep", entry.number, what, repair)
+            steep = "keep its input away from where it is steep"
+            repair = "it is saturated: scale its input down, or normalise" if vanishes else steep
+            return Cause("saturation" if vanishes else "steep", entry.number, what, repair)
         repeated, count = ops.most_common(1)[0]
         rate = float(np.exp((np.log(size) - np.log(first)) / max(count, 1)))
         what = f"along {len(self.steps)} entries ({count} times {repeated}) the gradient is multiplied by {rate:.3g} a turn"
@@ -285,12 +277,8 @@ class Measurement:
         for number in sorted(self._leads):
             e = self._reading.entries[number]
             shapes = [v.shape for v in e.inputs if v.shape]
-            if (
-                e.op in ("subtract", "add", "multiply", "divide")
-                and len(shapes) == 2
-                and e.shape not in shapes
-                and len({len(s) for s in shapes}) == 2
-            ):
+            broadcast = len(shapes) == 2 and len(shapes[0]) != len(shapes[1]) and e.shape not in shapes
+            if broadcast and e.op in ("subtract", "add", "multiply", "divide"):
                 what = f"{e.op} of shapes {shapes[0]} and {shapes[1]} makes {e.shape}: each element meets every other one"
                 return [Cause("wrong axis", number, what, "give both the same shape: y[:, None], or x.reshape(-1)")]
         return []
