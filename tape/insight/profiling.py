@@ -19,12 +19,11 @@ from tape.insight.profiling_peak import Peak
 from tape.insight.profiling_trace import Traced
 from tape.insight.scopes import KINDS
 from tape.locks import holding
-from tape.modes import Mode, Parenthesised
+from tape.modes import Mode
 from tape.terminal import Shown, clipped, counted, dressed, duration, number, painted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from tape.accounts.records import Line
     from tape.insight.profiling_parts import Runs
@@ -33,32 +32,6 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound="Callable[..., Any]")
 _LISTENING = threading.Lock()
 _MOST = 20  # rows of a table
-
-
-class _Measuring(Mode):
-    """While a profile is open, its thread's meter notes for it."""
-
-    def __init__(self, profile: profile) -> None:
-        self.profile = profile
-
-    def _present(self) -> tuple[Ledger, ...]:
-        meter = METERS.get(threading.get_ident())
-        return meter.ledgers if isinstance(meter, ThreadMeter) else ()
-
-    def _enter(self) -> None:
-        present = self._present()
-        ledger = self.profile._ledger()
-        self._leave(present if ledger in present else (*present, ledger))
-
-    def _leave(self, old: tuple[Ledger, ...]) -> None:
-        try:
-            _install(old)
-        finally:
-            if self._present() != old:  # Ctrl-C
-                _install(old)
-
-
-_Measuring.__name__ = _Measuring.__qualname__ = "profile"  # as messages are to call it
 
 
 def _install(ledgers: tuple[Ledger, ...]) -> None:
@@ -98,7 +71,7 @@ def _listen(change: int) -> None:
             jax.monitoring.unregister_event_duration_listener(heard)
 
 
-class profile(Parenthesised, Shown):  # noqa: N801 - a context manager, named as in PyTorch
+class profile(Mode, Shown):  # noqa: N801 - a context manager, named as in PyTorch
     """Measure what takes the time in a ``with`` block, or in the calls of a decorated function.
 
     ``print(p)`` shows tables by op, by line of yours and by function of yours, as wide as the terminal: how often, how long, how many
@@ -149,7 +122,6 @@ class profile(Parenthesised, Shown):  # noqa: N801 - a context manager, named as
             check_flag("profile", name, value)
         self._began: float | None = None
         self._ledgers: dict[int, Ledger] = {}  # by the idents of threads
-        self._mode = _Measuring(self)
         self._background: list[tuple[float, float, str]] = []
 
     def _ledger(self) -> Ledger:
@@ -168,16 +140,24 @@ class profile(Parenthesised, Shown):  # noqa: N801 - a context manager, named as
 
     # -- the block --------------------------------------------------------------------------------------------------
 
-    def __enter__(self) -> Self:
-        self._mode.__enter__()
+    def __enter__(self) -> Self:  # type: ignore[override]
+        super().__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._mode.__exit__(kind, error, trace)
+    def _present(self) -> tuple[Ledger, ...]:
+        meter = METERS.get(threading.get_ident())
+        return meter.ledgers if isinstance(meter, ThreadMeter) else ()
 
-    def __call__(self, function: F) -> F:
-        """Decorate a function, so that its calls are measured; generators and coroutines are while they run."""
-        return self._mode(function)
+    def _enter(self) -> None:
+        present, ledger = self._present(), self._ledger()
+        self._leave(present if ledger in present else (*present, ledger))
+
+    def _leave(self, old: tuple[Ledger, ...]) -> None:
+        try:
+            _install(old)
+        finally:
+            if self._present() != old:  # Ctrl-C
+                _install(old)
 
     # -- where the time went ----------------------------------------------------------------------------------------
 

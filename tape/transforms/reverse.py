@@ -75,33 +75,26 @@ def value_and_grad(
         (9.0, 6.0)
 
     """
-    check_callable("value_and_grad", fun)
+    return _differentiating("value_and_grad", fun, argnums, has_aux, holomorphic, allow_int)
+
+
+def _differentiating(
+    name: str, fun: Callable[..., Any], argnums: int | Sequence[int], has_aux: bool, holomorphic: bool, allow_int: bool
+) -> Callable[..., Any]:
+    """Return the function that computes the gradient of one that returns one number, and its value where that is asked for by ``name``."""
+    check_callable(name, fun)
 
     @functools.wraps(fun)
     def wrapped(*args: object, **kwargs: object) -> object:
-        call, gradients = _differentiated(fun, argnums, args, kwargs, has_aux=has_aux, holomorphic=holomorphic, allow_int=allow_int)
-        return call.with_aux(call.output()), call.gradient(call.chosen(gradients, argnums))
+        call = Call("grad", fun, args, kwargs, positions("grad", argnums, len(args)), has_aux=has_aux, allow_int=allow_int)
+        _check_scalar(call, holomorphic=holomorphic)
+        gradients = pull(call, call.outputs, [None], create_graph=call.nested)
+        call.settle()
+        if name == "value_and_grad":
+            return call.with_aux(call.output()), call.gradient(call.chosen(gradients, argnums))
+        return call.with_aux(call.gradient(call.chosen(gradients, argnums)))  # nobody reads the output: it is no result of what runs
 
     return wrapped
-
-
-def _differentiated(
-    fun: Callable[..., Any],
-    argnums: int | Sequence[int],
-    args: tuple[object, ...],
-    kwargs: dict[str, object],
-    *,
-    has_aux: bool,
-    holomorphic: bool,
-    allow_int: bool,
-) -> tuple[Call, list[Any]]:
-    """Return a call of a function that returns one number, and the gradients of its inputs."""
-    chosen = positions("grad", argnums, len(args))
-    call = Call("grad", fun, args, kwargs, chosen, has_aux=has_aux, allow_int=allow_int)
-    _check_scalar(call, holomorphic=holomorphic)
-    gradients = pull(call, call.outputs, [None], create_graph=call.nested)
-    call.settle()
-    return call, gradients
 
 
 @overload
@@ -128,15 +121,7 @@ def grad(
         12.0
 
     """
-    check_callable("grad", fun)
-
-    @functools.wraps(fun)
-    def wrapped(*args: object, **kwargs: object) -> object:
-        call, gradients = _differentiated(fun, argnums, args, kwargs, has_aux=has_aux, holomorphic=holomorphic, allow_int=allow_int)
-        gradient = call.gradient(call.chosen(gradients, argnums))  # nobody reads the output: it is no result of what runs
-        return (gradient, call.result(call.aux)) if has_aux else gradient
-
-    return wrapped
+    return _differentiating("grad", fun, argnums, has_aux, holomorphic, allow_int)
 
 
 @overload
