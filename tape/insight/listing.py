@@ -12,7 +12,7 @@ import jax
 
 from tape.errors import TapeRuntimeError, TapeTypeError, check_flag
 from tape.graph.lines import user_frame
-from tape.graph.scope import LOCAL, set_scope
+from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
 from tape.graph.trees import leaves_of
 from tape.insight import text
@@ -41,15 +41,11 @@ class _Open(Mode):
 
     _field = "notes"
 
-    def __init__(self, tape: Tape, notes: Notes) -> None:
-        self.tape = tape
+    def __init__(self, notes: Notes) -> None:
         self._notes = notes
 
     def _enter(self) -> None:
         self._leave(self._notes)
-
-    def _leave(self, old: Any) -> None:
-        set_scope(LOCAL.scope.but(notes=old))
 
 
 class _Block:
@@ -150,7 +146,7 @@ class Tape(_Block, Shown):
             raise TapeRuntimeError(msg)
         outer = LOCAL.scope.notes
         record = Record(keep=self._keep, frame=user_frame(sys._getframe())[0])
-        mode = _Open(self, Notes((*(() if outer is None else outer.records), record)))
+        mode = _Open(Notes((*(() if outer is None else outer.records), record)))
         mode.__enter__()
         self._record, self._open = record, mode
         return self

@@ -23,7 +23,7 @@ from tape.insight.names import name_of
 from tape.recording import record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from types import FrameType
 
     from tape.accounts.records import Line
@@ -183,22 +183,19 @@ class Record:
         state, before = segment.state, part.state
         if state is before:
             return
-        slots = []
+        slots: list[int] = []
         step: State | None = state
         while step is not None and step is not before:
-            if step.kernel is None and step.slots:
-                slots.append(step.slots[0])
+            slots += step.slots[:1] if step.kernel is None else ()
             step = step.parent
-        slots.reverse()
-        part.state = state
-        leaves = segment.leaves
-        for number, slot in enumerate(slots, part.n_leaves):
-            if slot not in part.sources and number < len(leaves):
-                part.sources[slot] = self._source(segment, slot, leaves[number])
+        leaves = segment.leaves[part.n_leaves :]
+        part.state, part.n_leaves = state, part.n_leaves + len(slots)
+        for slot, cell in zip(reversed(slots), leaves, strict=False):
             source = part.sources.get(slot)
-            if self.keep and isinstance(source, Leaf) and source.cell is None and number < len(leaves):
-                source.cell = leaves[number]
-        part.n_leaves += len(slots)
+            if source is None:
+                source = part.sources[slot] = self._source(segment, slot, cell)
+            if self.keep and isinstance(source, Leaf) and source.cell is None:
+                source.cell = cell
         if state.depth > before.depth:
             last = self.order[-1] if self.order else None
             if isinstance(last, Span) and last.part is part and last.end == before.depth:
@@ -256,13 +253,11 @@ class Record:
 
     def noted(self, op: object, inputs: Sequence[Any], outputs: Sequence[Any], line: Line | None, *, mark: Mark | None = None) -> None:
         """Take note of one entry."""
-        segment = next((v._segment for v in outputs if v._segment is not None), None)
+        segment = segment_of(outputs)
         if segment is None and outputs:
-            sources = [self.source(v) for v in inputs]
-            lone = Lone(op, sources, [v._place.kind for v in outputs], line, LOCAL.scope.mode, mark)
+            lone = Lone(op, [self.source(v) for v in inputs], [v._place.kind for v in outputs], line, LOCAL.scope.mode, mark)
             self.order.append(lone)
-            for i, v in enumerate(outputs):
-                self._made[id(v)] = weakref.ref(v), (lone, i)
+            self._made.update({id(v): (weakref.ref(v), (lone, i)) for i, v in enumerate(outputs)})
             return
         segment = segment or LOCAL.segment()
         if segment is None:
@@ -282,8 +277,7 @@ class Record:
         part.lines[number] = line
         if line is not None and entry.slots:
             segment.lines[entry.slots[0]] = line  # as where op hooks see it
-        name = getattr(LOCAL.scope.caller, "_who", "")
-        if name:
+        if name := getattr(LOCAL.scope.caller, "_who", ""):
             part.inside[number] = name
 
 
@@ -346,7 +340,7 @@ class Notes:
 
     def replayed(self, instructions: Sequence[Instruction], forward: Segment, target: Segment, start: State) -> None:
         """Note that a sweep of ``forward`` was written on ``target``, which stood at ``start``, as it was written before."""
-        steps = [step for step in _steps_since(target.state, start) if step.kernel is not None]
+        steps = entries_since(target.state, start)
         for one in self._concerned():
             origin = one.parts.get(id(forward))
             for step, instruction in zip(steps, instructions, strict=False):
@@ -355,19 +349,16 @@ class Notes:
 
     def wrote(self, instruction: Instruction, forward: Segment, results: Sequence[Any]) -> None:
         """Note what one instruction of the sweep of ``forward`` came to."""
-        depth = instruction.depth if instruction.entry is None else instruction.entry.depth
+        depth = depth_of(instruction)
+        given = [v for v in results if v is not None]
+        target = segment_of(given)
         for one in self._concerned():
             origin = one.parts.get(id(forward))
-            cotangents = [v for v in results if v is not None]
-            target = next((v._segment for v in cotangents if v._segment is not None), None)
             if target is not None:
-                slots = tuple(v._place.slot for v in cotangents if v._segment is target)
-                if slots:
-                    self._mark(one, target, slots, origin, depth)
+                self._mark(one, target, [v._place.slot for v in given if v._segment is target], origin, depth)
                 one.grown(one.new_part(target), target)
-            elif cotangents and instruction.op is not None:
-                mark = Mark(len(one.sweeps), origin, depth)
-                one.noted(instruction.op, (), cotangents, instruction.where, mark=mark)
+            elif given and instruction.op is not None:
+                one.noted(instruction.op, (), given, instruction.where, mark=Mark(len(one.sweeps), origin, depth))
 
     def _mark(self, one: Record, target: Segment, slots: Sequence[int], origin: Part | None, depth: int | None) -> None:
         part = one.new_part(target)
@@ -389,11 +380,21 @@ def last_entry(state: State) -> State:
     return state
 
 
-def _steps_since(state: State, start: State) -> list[Any]:
-    """Return the lines of a tape after ``start``."""
+def entries_since(state: State, start: State) -> list[Any]:
+    """Return the entries of a tape after ``start``."""
     steps: list[Any] = []
     step: State | None = state
     while step is not None and step is not start:
         steps += (step,) if step.lines is None else reversed(step.lines)
         step = step.parent
-    return steps[::-1]
+    return [step for step in reversed(steps) if step.kernel is not None]
+
+
+def segment_of(variables: Iterable[Any]) -> Segment | None:
+    """Return the segment of the first of some Variables that is on one."""
+    return next((v._segment for v in variables if v._segment is not None), None)
+
+
+def depth_of(instruction: Instruction) -> int | None:
+    """Return the depth of the entry that an instruction of its sweep belongs to."""
+    return instruction.depth if instruction.entry is None else instruction.entry.depth

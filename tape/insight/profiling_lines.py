@@ -15,7 +15,7 @@ from tape.graph.lines import user_line
 from tape.graph.scope import LOCAL, set_scope
 from tape.graph.segment import LeafNode
 from tape.graph.trees import variables_in
-from tape.insight.notes import Notes, last_entry
+from tape.insight.notes import Notes, depth_of, entries_of, entries_since, last_entry, segment_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,8 +57,7 @@ class LineNotes(Notes):
         """Record one entry and note its line."""
         line = user_line()
         result = super().record(op, inputs)
-        results = variables_in(result)
-        segment = next((v._segment for v in results if v._segment is not None), None) or LOCAL.segment()
+        segment = segment_of(variables_in(result)) or LOCAL.segment()
         if segment is not None:
             self._note(segment, last_entry(segment.state).slots, line, swept=False)
         return result
@@ -71,38 +70,33 @@ class LineNotes(Notes):
     def replayed(self, instructions: Sequence[Instruction], forward: Segment, target: Segment, start: State) -> None:
         """Note the lines of a sweep that was written as before."""
         super().replayed(instructions, forward, target, start)
-        if forward not in self.seen:
-            self.unsure.add(target)
-        path, at = target.state.path(), start.depth
-        steps = [step for step in path if step.kernel is not None and step.depth > at]
-        for step, instruction in zip(steps[-len(instructions) :], instructions, strict=False):
-            self._note(target, step.slots, self._line(forward, instruction), swept=True)
+        for step, instruction in zip(entries_since(target.state, start), instructions, strict=False):
+            self._swept(target, step.slots, forward, instruction)
 
     def wrote(self, instruction: Instruction, forward: Segment, results: Sequence[Any]) -> None:
         """Note the line of what one instruction of a sweep came to."""
         super().wrote(instruction, forward, results)
-        target = next((v._segment for v in results if v is not None and v._segment is not None), None)
+        given = [v for v in results if v is not None]
+        target = segment_of(given)
         if target is not None:
-            if forward not in self.seen:
-                self.unsure.add(target)
-            slots = tuple([v._place.slot for v in results if v is not None and v._segment is target])
-            self._note(target, slots, self._line(forward, instruction), swept=True)
+            self._swept(target, [v._place.slot for v in given if v._segment is target], forward, instruction)
+
+    def _swept(self, target: Segment, slots: Sequence[int], forward: Segment, instruction: Instruction) -> None:
+        """Note the line of the entry that an instruction of a sweep of ``forward`` belongs to."""
+        if forward not in self.seen:
+            self.unsure.add(target)
+        line, known, depth = instruction.where, self.seen.get(forward), depth_of(instruction)
+        if known and depth is not None:
+            entry = next((step for step in entries_of(forward.state) if step.depth == depth), None)
+            if entry is not None and entry.slots and entry.slots[0] in known:
+                line = known[entry.slots[0]].where
+        self._note(target, slots, line, swept=True)
 
     def _note(self, segment: Segment, slots: Sequence[int], line: tuple[str, int] | None, *, swept: bool) -> None:
         if slots:
             known = self.seen.setdefault(segment, {})
             for slot in slots:
                 known.setdefault(slot, Seen(line, swept))
-
-    def _line(self, forward: Segment, instruction: Instruction) -> tuple[str, int] | None:
-        """Return the line of the entry that an instruction belongs to."""
-        depth = instruction.depth if instruction.entry is None else instruction.entry.depth
-        known = self.seen.get(forward)
-        if known and depth is not None:
-            entry = next((step for step in forward.state.path() if step.kernel is not None and step.depth == depth), None)
-            if entry is not None and entry.slots and entry.slots[0] in known:
-                return known[entry.slots[0]].where
-        return instruction.where
 
 
 class _KnownLines:
@@ -232,7 +226,7 @@ class Lines:
 def _alike(one: State, other: State) -> set[int]:
     """Return the slots that two structures have in common from their beginnings."""
     common: set[int] = set()
-    for step, of_other in zip(*([s for s in state.path() if s.kernel is not None] for state in (one, other)), strict=False):
+    for step, of_other in zip(entries_of(one), entries_of(other), strict=False):
         if (step.kernel, step.inputs, step.slots) != (of_other.kernel, of_other.inputs, of_other.slots):
             break
         common.update(step.slots)
