@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape.graph.segment import LeafNode
@@ -51,7 +52,7 @@ class Reading:
         self._sweeps = sweeps  # the line at which each was asked for
         self._made: dict[tuple[int, int], Value] = {}  # by (id of the part or lone entry, slot or number of the result)
         self._known: dict[Any, Value] = {}  # leaves, by what they are
-        self._names: dict[str, int] = {}
+        self._names: Counter[str] = Counter()
         for item in order:
             if isinstance(item, Lone):
                 self._lone(item)
@@ -90,20 +91,17 @@ class Reading:
     @functools.cached_property
     def lines(self) -> list[Line | None]:
         """The entries as they stand in their parts; None for one that ran alone."""
-        lines: list[Line | None] = []
-        for place in self.places:
-            if isinstance(place, Lone):
-                lines.append(None)
-            else:
-                part, step = place[0], self.steps_of(place[0])[place[1]]
-                reads = tuple([place_of((part, slot)) for slot in step.inputs])
-                lines.append(Line(part, step, reads, tuple([(id(part), slot) for slot in step.slots])))
-        return lines
+        return [None if isinstance(place, Lone) else self._line(*place) for place in self.places]
+
+    def _line(self, part: Part, number: int) -> Line:
+        step = self.steps_of(part)[number]
+        reads = tuple([place_of((part, slot)) for slot in step.inputs])
+        return Line(part, step, reads, tuple([(id(part), slot) for slot in step.slots]))
 
     def _span(self, span: Span) -> None:
         part = span.part
         segment = part.ref()
-        released: Any = None if segment is None or not segment.swept else segment.released
+        gone: Any = None if segment is None or not segment.swept else segment.released
         steps = self.steps_of(part)
         for number in range(span.begin, span.end):
             if part.only is not None and number not in part.only:
@@ -123,22 +121,13 @@ class Reading:
             if line is None and getattr(step, "known", False):
                 self.shared.add(place)
             self.numbers[id(part), number] = place
-            self._enter(
-                Entry(
-                    place,
-                    named.name,
-                    inputs,
-                    outputs,
-                    line or step.where,
-                    *self._sweep(part, number, step, mark),
-                    part.inside.get(number),
-                    step.mode == CONSTANT and not step.ends,
-                    not step.ends and (released is None or step.depth in released),
-                    named.params,
-                    None if kernel.transient else kernel.jaxpr.jaxpr,
-                ),
-                (part, number),
-            )
+            sweep, of = self._sweep(part, number, step, mark)
+            released = not step.ends and (gone is None or step.depth in gone)
+            jaxpr = None if kernel.transient else kernel.jaxpr.jaxpr
+            constant, inside = step.mode == CONSTANT and not step.ends, part.inside.get(number)
+            line = line or step.where
+            entry = Entry(place, named.name, inputs, outputs, line, sweep, of, inside, constant, released, named.params, jaxpr)
+            self._enter(entry, (part, number))
 
     def _results(self, number: int, kinds: Sequence[tuple[Place, Kind]]) -> tuple[Value, ...]:
         """Return the results of an entry, of these kinds at these places."""
@@ -163,23 +152,18 @@ class Reading:
         if number in part.lines or step.mode == CONSTANT:
             return None, None
         begun = sum(1 for first in self._began if first <= len(self.entries))
-        if begun:
-            return begun, None
-        if step.mode != SWEEP and hasattr(step.op, "kernel_of"):
+        if not begun and step.mode != SWEEP and hasattr(step.op, "kernel_of"):
             return None, None
-        return (self.entries[-1].sweep or 1) if self.entries else 1, None
+        return begun or (self.entries[-1].sweep if self.entries else None) or 1, None
 
     def _of(self, mark: Mark) -> int | None:
-        if mark.part is None or mark.depth is None:
-            return None
-        return self.numbers.get((id(mark.part), mark.depth - 1))
+        return None if mark.part is None or mark.depth is None else self.numbers.get((id(mark.part), mark.depth - 1))
 
     def _lone(self, lone: Lone) -> None:
         place = len(self.entries)
         inputs = tuple([self._value_of(source) for source in lone.inputs])
         outputs = self._results(place, [((id(lone), i), kind) for i, kind in enumerate(lone.kinds)])
-        sweep = None if lone.mark is None else max(lone.mark.sweep, 1)
-        of = None if lone.mark is None else self._of(lone.mark)
+        sweep, of = (None, None) if lone.mark is None else (max(lone.mark.sweep, 1), self._of(lone.mark))
         entry = Entry(place, lone.op.name, inputs, outputs, lone.line, sweep, of, None, lone.mode == CONSTANT, True, lone.op.params, None)
         self._enter(entry, lone)
 
@@ -205,22 +189,20 @@ class Reading:
         if known is not None:
             return known
         if isinstance(source, Leaf):
-            kind = source.kind
+            kind, number = source.kind, source.number
             self.leaf_by_id[id(source)] = source
-            if source.number is not None:
-                value = self._known[key] = Value.of(kind, _written(source.number))
+            name = source.name or getattr(source.variable(), "name", None)
+            if number is not None:
+                value = self._known[key] = Value.of(kind, _written(number))
                 return value
-            variable = source.variable()
-            name = source.name or (variable.name if variable is not None else None) or ("leaf" if kind.requires_grad else "const")
         else:
             whole, slot = source
-            kind = whole.kinds[slot] if isinstance(whole, Lone) else whole.state.table[slot].kind
-            name = "past"
-        named = isinstance(source, Leaf) and name not in ("leaf", "const")
-        count = self._names.get(name, 0)
-        self._names[name] = count + 1
-        shown = (name if not count else f"{name}'{count + 1}") if named else f"{name}{count}"
-        value = self._known[key] = Value.of(kind, shown)
+            kind, name = whole.kinds[slot] if isinstance(whole, Lone) else whole.state.table[slot].kind, None
+        by = name or ("past" if not isinstance(source, Leaf) else "leaf" if kind.requires_grad else "const")
+        count = self._names[by]
+        self._names[by] += 1
+        numbered = f"{name}'{count + 1}" if count else name
+        value = self._known[key] = Value.of(kind, numbered or f"{by}{count}")
         self.leaves.append(value)
         self.sources.append(source)
         return value

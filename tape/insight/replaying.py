@@ -19,7 +19,7 @@ from tape.sweeps.plan import FunctionOp
 from tape.sweeps.seeds import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from tape.insight.reading import Line, Reading
     from tape.insight.runs import Runner
@@ -55,17 +55,11 @@ class Replay:
         if variable._segment is not None and id(variable._segment) in self._by_segment:
             return [self._place("inputs", i, variable)]
         places = self._reading.leaves_of(variable) + self._reading.became(variable)
-        if len(places) > 1:
-            msg = (
-                f"function: inputs[{i}] ({describe(variable)}) had {len(places)} values on this tape, for it was assigned in between; "
-                "take a tape.Tape() of the part after it"
-            )
-            raise TapeValueError(msg)
-        if not places:
-            msg = (
-                f"function: inputs[{i}] ({describe(variable)}) is not on this tape, as a leaf or as a result; take what t.leaves shows, "
-                "or compute it while the tape is open"
-            )
+        if len(places) != 1:
+            what = f"function: inputs[{i}] ({describe(variable)})"
+            several = f"had {len(places)} values on this tape, for it was assigned in between; take a tape.Tape() of the part after it"
+            none = "is not on this tape, as a leaf or as a result; take what t.leaves shows, or compute it while the tape is open"
+            msg = f"{what} {several if places else none}"
             raise TapeValueError(msg)
         return places
 
@@ -77,13 +71,10 @@ class Replay:
                 return place
         later, leaves = self._reading.became(variable), self._reading.leaf_by_id
         places = [place for place in self._reading.leaves_of(variable) if not later or leaves[place[0]].cell is variable._cell]
-        if len(places) == 1:
-            return places[0]
-        if later:
-            return later[-1]
-        msg = (
-            f"function: {argument}[{i}] ({describe(variable)}) is not on this tape; compute it while the tape is open, or use tape.Tape.of"
-        )
+        if len(places) == 1 or later:
+            return places[0] if len(places) == 1 else later[-1]
+        repair = "compute it while the tape is open, or use tape.Tape.of"
+        msg = f"function: {argument}[{i}] ({describe(variable)}) is not on this tape; {repair}"
         raise TapeValueError(msg)
 
     def _needed(self) -> None:
@@ -127,23 +118,7 @@ class Replay:
         leaf = self._reading.leaf_by_id.get(place[0])
         if leaf is not None and leaf.number is not None:
             return leaf.number
-        if leaf is not None and leaf.cell is not None and leaf.cell[0] is not None:
-            return leaf.cell[0]
-        for part in self._parts.values():
-            segment = part.ref()
-            if segment is None or not segment.leaves:
-                continue
-            for i, slot in enumerate(leaf_slots(part.state)):
-                if place_of((part, slot)) == place and i < len(segment.leaves):
-                    cell = segment.leaves[i]
-                    if cell.__class__ is list and cell[0] is not None:
-                        return cell[0]
-        source = next((s for s in self._reading.sources if not isinstance(s, Leaf) and (id(s[0]), s[1]) == place), None)
-        if source is not None and isinstance(source[0], Part):
-            segment = source[0].ref()
-            cell = None if segment is None else segment.results.get(place[1])
-            if cell.__class__ is list and cell[0] is None and segment is not None:
-                run_pending(segment, "look")
+        for cell in self._cells(place, leaf):
             if cell.__class__ is list and cell[0] is not None:
                 return cell[0]
         if self._present:
@@ -154,6 +129,23 @@ class Replay:
             "function before the sweep, pass retain_graph=True to that, or have the values of leaves kept by tape.Tape(keep=True)"
         )
         raise ReleasedTapeError(msg)
+
+    def _cells(self, place: Place, leaf: Leaf | None) -> Iterator[Any]:
+        """Yield the cells that may have the value of a leaf."""
+        yield None if leaf is None else leaf.cell
+        for part in self._parts.values():
+            segment = part.ref()
+            if segment is not None:
+                for slot, cell in zip(leaf_slots(part.state), segment.leaves, strict=False):
+                    if place_of((part, slot)) == place:
+                        yield cell
+        source = next((s for s in self._reading.sources if not isinstance(s, Leaf) and (id(s[0]), s[1]) == place), None)
+        segment = source[0].ref() if source is not None and isinstance(source[0], Part) else None
+        if segment is not None:
+            cell = segment.results.get(place[1])
+            if cell.__class__ is list and cell[0] is None:
+                run_pending(segment, "look")
+            yield cell
 
     def _call(self, line: Line) -> Callable[..., Sequence[Any]]:
         """Return an entry as a function of arrays, whose derivative is that which was recorded."""
