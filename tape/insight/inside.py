@@ -21,7 +21,7 @@ from tape.programs.naming import named_by
 from tape.rules import parameters
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from tape.insight.causes import Cause
 
@@ -179,8 +179,7 @@ class Inside:
         self._cotangents[slot] = term if known is None else known + term
 
     def _sweep(self) -> None:
-        for number in reversed(range(len(self._rows))):
-            row = self._rows[number]
+        for number, row in reversed(list(enumerate(self._rows))):
             arriving = [self._cotangents.get(slot) for slot in row.gives]
             if all(ct is None for ct in arriving) or self._depends.isdisjoint(row.reads):
                 continue
@@ -206,38 +205,37 @@ class Inside:
         value = Value(None, 0, "", result.shape, dtype, result.nbytes, requires_grad=True)
         return Entry(within.number, _OPS.get(row.name, row.name), (), (value,), row.line), operands, result
 
-    def _said(self, cause: Cause | None, number: int, within: Entry) -> Cause | None:
-        return None if cause is None else cause.inside(within.op, self._rows[number].line)
+    def _said(self, cause: Cause, number: int, within: Entry) -> Cause:
+        return cause.inside(within.op, self._rows[number].line)
+
+    def _backwards(self) -> Iterator[tuple[int, list[Any]]]:
+        """Yield the numbers of the rows, last to first, with what arrives at them."""
+        for number, row in reversed(list(enumerate(self._rows))):
+            yield number, [ct for slot in row.gives if (ct := self._cotangents.get(slot)) is not None]
 
     def broken(self, within: Entry) -> Cause | None:
         """Say where what is not finite comes from: in the forward, or in the sweep."""
         for number, row in enumerate(self._rows):
             entry, operands, result = self._asked(number, within)
             if not self._depends.isdisjoint(row.gives) and not causes.finite(result) and all(map(causes.finite, operands)):
-                masked = self._masked(number)
+                born, masked = causes.born_at(entry, operands, result), self._masked(number)
                 if masked is not None:
-                    return self._said(
-                        causes.masked(causes.born_at(entry, operands, result).what, within.number, "multiply"), masked, within
-                    )
-                return self._said(causes.born_at(entry, operands, result), number, within)
-        for number in reversed(range(len(self._rows))):
-            arriving = [ct for slot in self._rows[number].gives if (ct := self._cotangents.get(slot)) is not None]
+                    return self._said(causes.masked(born.what, within.number, "multiply"), masked, within)
+                return self._said(born, number, within)
+        for number, arriving in self._backwards():
             if arriving and all(map(causes.finite, arriving)) and not all(map(causes.finite, self._given.get(number, []))):
                 entry, operands, _ = self._asked(number, within)
                 return self._said(causes.not_finite_at(entry, operands, arriving[0]), number, within)
         return None
 
     def _masked(self, first: int) -> int | None:
-        for number, row in enumerate(self._rows):
-            operands = [causes.readable(self._values[i]) for i in row.reads]
-            if number > first and row.name in ("mul", "dot_general") and causes.meets_zero(operands):
-                return number
-        return None
+        further = [n for n, row in enumerate(self._rows) if n > first and row.name in ("mul", "dot_general")]
+        read = ((n, [causes.readable(self._values[i]) for i in self._rows[n].reads]) for n in further)
+        return next((n for n, operands in read if causes.meets_zero(operands)), None)
 
     def killed(self, within: Entry) -> Cause | None:
         """Say where a gradient that is not 0 becomes 0."""
-        for number in reversed(range(len(self._rows))):
-            arriving = [ct for slot in self._rows[number].gives if (ct := self._cotangents.get(slot)) is not None]
+        for number, arriving in self._backwards():
             given = self._given.get(number)
             if given and any(np.any(ct) for ct in arriving) and not any(np.any(g) for g in given):
                 entry, operands, result = self._asked(number, within)
@@ -255,7 +253,7 @@ class Inside:
                     continue
                 if entry.op in causes.STEPS:
                     return self._said(causes.step_at(entry), number, within)
-                if entry.op == "detach" or entry.op in causes.COMPARISONS or entry.op in causes.CHOICES or numbers:
+                if numbers or entry.op in {"detach", *causes.COMPARISONS, *causes.CHOICES}:
                     return self._said(causes.cut_at(entry, unrecorded=False), number, within)
         return None
 

@@ -65,6 +65,8 @@ class Past:
         """Say what a leaf of a segment is."""
         kind = part.state.table[slot].kind
         origin = segment.origins.get(slot)
+        if origin is None and cell.__class__ is list:
+            origin = self._made_by(cell, segment)
         if isinstance(origin, tuple):
             part.sources[slot] = self._part(origin[0]), origin[1]
             self._way.arrive(origin)
@@ -72,15 +74,9 @@ class Past:
         if isinstance(origin, LeafNode):
             part.sources[slot] = self._leaf(origin.ref(), kind, cell)
             return
-        if cell.__class__ is list:
-            maker = self._made_by(cell, segment)
-            if maker is not None:
-                part.sources[slot] = self._part(maker[0]), maker[1]
-                self._way.arrive(maker)
-                return
-            if is_scalar(cell[0]):
-                part.sources[slot] = Leaf(kind, number=cell[0])
-                return
+        if cell.__class__ is list and is_scalar(cell[0]):
+            part.sources[slot] = Leaf(kind, number=cell[0])
+            return
         part.sources[slot] = self._leaf(None, kind, cell)
 
     def _part(self, segment: Segment) -> Part:
@@ -94,11 +90,9 @@ class Past:
         known = self._leaves.get(key)
         if known is not None and (cell is not None or variable is not None):
             return known
-        name = variable.name if variable is not None else None
-        called = self._called().get(id(variable if variable is not None else cell))
-        if called is not None:
-            name = name or called[1].name or called[0]
-            variable = variable if variable is not None else called[1]
+        called = self._called().get(id(variable if variable is not None else cell), (None, variable))
+        variable = called[1] if variable is None else variable
+        name = None if variable is None else variable.name or called[1].name or called[0]
         leaf = self._leaves[key] = Leaf(kind, name, cell=cell if cell.__class__ is list else None)
         if variable is not None:
             leaf.variable = weakref.ref(variable)
@@ -116,16 +110,12 @@ class Past:
     def _made_by(self, cell: object, reader: Segment) -> tuple[Segment, int] | None:
         """Return the segment that made a value through which no gradient flows, if it is still there."""
         if self._cells is None:
-            self._cells = {}
-            for ref in list(STATS.segments.values()):
-                segment = ref()
-                if segment is not None:
-                    results = list(segment.results.items())
-                    self._cells.update({id(there): (segment, slot) for slot, there in results if there.__class__ is list})
+            results = [(segment, slot, there) for segment in STATS._alive() for slot, there in list(segment.results.items())]
+            self._cells = {id(there): (segment, slot) for segment, slot, there in results if there.__class__ is list}
         maker = self._cells.get(id(cell))
-        if maker is None and id(cell) in self._called():  # which tells of a result that no sweep reads
-            variable = self._called()[id(cell)][1]
-            maker = None if variable._segment is None else (variable._segment, variable._place.slot)
+        called = self._called().get(id(cell)) if maker is None else None  # which tells of a result that no sweep reads
+        if called is not None and called[1]._segment is not None:
+            maker = called[1]._segment, called[1]._place.slot
         return None if maker is None or maker[0] is reader or maker[0].serial > reader.serial else maker
 
 
@@ -135,8 +125,7 @@ def _forwards(part: Part) -> None:
     for at, step in enumerate(path):
         if step.op.__class__ is FunctionOp:
             reached = set(step.inputs[step.op.arguments :])
-            for number in range(at - 1, -1, -1):
-                before = path[number]
+            for number, before in reversed(list(enumerate(path[:at]))):
                 if before.mode == SWEEP and before.__class__ is State and not reached.isdisjoint(before.slots):
                     reached.update(before.inputs)
                     part.inside.setdefault(number, step.op.name)
@@ -180,11 +169,11 @@ def _same(op: object, recorded: Kernel | Op) -> bool:
 def _plans(origin: Part, part: Part) -> list[tuple[Plan, int]]:
     """Return the plans of sweeps of one part that may have been written on the same or another one, and from which entry on."""
     plans: list[tuple[Plan, int]] = []
-    state = origin.state
-    while True:
-        for key, known in list(state._cache.items()):
-            if key.__class__ is tuple and key[0] == "plan" and known.straight and known.instructions and known.pending == (origin is part):
-                plans.append((known, state.depth if origin is part else 0))
-        if origin is not part or state.parent is None:
-            return plans
-        state = state.parent
+    own = origin is part
+    state: State | None = origin.state
+    while state is not None:
+        known = [plan for key, plan in list(state._cache.items()) if key.__class__ is tuple and key[0] == "plan"]
+        begin = state.depth if own else 0
+        plans += [(plan, begin) for plan in known if plan.straight and plan.instructions and plan.pending == own]
+        state = state.parent if own else None
+    return plans

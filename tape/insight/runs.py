@@ -113,16 +113,11 @@ class FunctionRun:
         n = self._arguments
         with parked(mode=RECORD, notes=None, observer=None), boundary.allowing_captures():
             inputs, results = self._called(operands[:n], wanted[:n])
-            there = [(v, record.leaf(jnp.asarray(ct))) for v, ct in zip(results, cts, strict=True) if ct is not None]
+            roots = [(v, record.leaf(jnp.asarray(ct))) for v, ct in zip(results, cts, strict=True) if ct is not None]
+            asked = [v for v, w in zip(inputs, wanted, strict=False) if w]
             try:
-                pulled = iter(
-                    gradients(
-                        [v for v, _ in there],
-                        [v for v, w in zip(inputs, wanted, strict=False) if w],
-                        [ct for _, ct in there],
-                        unconnected="none",
-                    )
-                )
-                return [look(g) if w and (g := next(pulled)) is not None else None for w in wanted[:n]] + [None] * (len(operands) - n)
+                pulled = iter(gradients([v for v, _ in roots], asked, [ct for _, ct in roots], unconnected="none"))
+                given = [next(pulled) if w else None for w in wanted[:n]]
+                return [None if g is None else look(g) for g in given] + [None] * (len(operands) - n)
             except Exception as error:
                 raise BackwardError(error) from error
