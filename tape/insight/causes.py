@@ -123,16 +123,14 @@ def cut_at(entry: Entry, unrecorded: bool) -> Cause:
         repair = "leave detach() out where the gradient is wanted"
         return Cause("detach", number, what, repair)
     if entry.no_grad:
-        return Cause(
-            "no_grad", number, f"{entry.op} was recorded under no_grad()", "compute it outside the block, or in tape.enable_grad()"
-        )
+        what = f"{entry.op} was recorded under no_grad()"
+        return Cause("no_grad", number, what, "compute it outside the block, or in tape.enable_grad()")
     if entry.sweep is not None or unrecorded:
         what = "it is a gradient that was taken without recording, so that its own derivative is lost"
         repair = "pass create_graph=True where the first gradient is taken"
         return Cause("create_graph", number, what, repair)
-    return Cause(
-        "cut", number, f"the result of {entry.op} was cut from its past", "leave unchain() out, or ask for the gradient at the cut"
-    )
+    what = f"the result of {entry.op} was cut from its past"
+    return Cause("cut", number, what, "leave unchain() out, or ask for the gradient at the cut")
 
 
 def not_finite_at(entry: Entry, operands: Sequence[Any], incoming: object) -> Cause:
@@ -148,9 +146,8 @@ def not_finite_at(entry: Entry, operands: Sequence[Any], incoming: object) -> Ca
             return Cause("infinity times zero", number, what, repair)
         return Cause("infinite slope", number, what, f"keep its input away from 0: tnp.{op}(x + 1e-12), or tnp.maximum(x, eps)")
     if op in ("norm", "vector_norm", "hypot"):
-        return Cause(
-            "norm at 0", number, "the derivative of a norm at 0 is 0 / 0", "use the square (x * x).sum(), or tnp.sqrt((x * x).sum() + eps)"
-        )
+        repair = "use the square (x * x).sum(), or tnp.sqrt((x * x).sum() + eps)"
+        return Cause("norm at 0", number, "the derivative of a norm at 0 is 0 / 0", repair)
     if op in ("log", "log2", "log10", "log1p", "divide", "true_divide", "reciprocal") and zero:
         kind = "infinity times zero" if dead else "log(0)" if op.startswith("log") else "division by 0"
         what = f"{op} at 0 has the derivative 1 / 0" + (", and the gradient that arrives is 0: 0 * inf is NaN" if dead else "")
@@ -169,8 +166,7 @@ def not_finite_at(entry: Entry, operands: Sequence[Any], incoming: object) -> Ca
     if op in _SPECTRAL:
         what = f"the derivative of {op} is infinite where two of its values are equal"
         return Cause("equal eigenvalues", number, what, "use what does not depend on the choice of vectors, or keep the values apart")
-    biggest = max((float(np.max(np.abs(x))) for x in (*operands, np.asarray(incoming)) if x.dtype.kind in "fc" and x.size), default=0.0)
-    if biggest > _large(entry):
+    if _biggest((*operands, np.asarray(incoming))) > _large(entry):
         return Cause("overflow", number, f"the derivative of {op} overflows {entry.dtype}", _WIDER)
     what = f"the derivative of {op} is not finite at what it was given"
     return Cause("infinite slope", number, what, "keep its input away from there: tnp.clip(x, low, high), or tnp.maximum(x, eps)")
@@ -192,7 +188,7 @@ def born_at(entry: Entry, operands: Sequence[Any], result: np.ndarray) -> Cause:
     op, number = entry.op, entry.number
     if op.startswith("vjp_"):  # what a sweep wrote, of which this is a derivative
         return not_finite_at(replace(entry, op=op.removeprefix("vjp_")), operands, None)
-    biggest = max((float(np.max(np.abs(x))) for x in operands if x.dtype.kind in "fc" and x.size), default=0.0)
+    biggest = _biggest(operands)
     negative = any(bool(np.any(x < 0)) for x in operands if x.dtype.kind == "f")
     if op in ("power", "float_power") and negative and np.any(np.isnan(result)):
         what = f"{op} of a negative number by what is no integer is NaN"
@@ -230,9 +226,8 @@ def sums_to_one(result: np.ndarray, cotangent: np.ndarray) -> bool:
 def cancels_at(entry: Entry) -> Cause:
     """Say that what comes from several ways adds up to 0."""
     what = f"what {entry.op} passes on and what other ways do add up to 0 (as in x - x)"
-    return Cause(
-        "cancellation", entry.number, what, "look at whether the output depends on the input at all: it is both added and taken away"
-    )
+    repair = "look at whether the output depends on the input at all: it is both added and taken away"
+    return Cause("cancellation", entry.number, what, repair)
 
 
 def zero_at(entry: Entry, operands: Sequence[Any], result: np.ndarray, arriving: np.ndarray) -> Cause:
@@ -245,9 +240,8 @@ def zero_at(entry: Entry, operands: Sequence[Any], result: np.ndarray, arriving:
             what = f"{op} over an axis of length 1 is {1 if op == 'softmax' else 0}, whatever the input"
             return Cause("wrong axis", number, what, "give the axis over which there are several values: check axis= and the shape")
         if np.all((result == 0) | (result == 1)):
-            return Cause(
-                "saturation", number, f"{op} is 0 or 1 everywhere", "scale its input down, or use tape.nn.log_softmax with the loss"
-            )
+            repair = "scale its input down, or use tape.nn.log_softmax with the loss"
+            return Cause("saturation", number, f"{op} is 0 or 1 everywhere", repair)
         what = f"what follows sums {op} over the axis over which it is normalised: that is 1, whatever the input"
         repair = "give the other axis to one of the two: check axis="
         return Cause("wrong axis", number, what, repair)
@@ -256,7 +250,7 @@ def zero_at(entry: Entry, operands: Sequence[Any], result: np.ndarray, arriving:
         repair = "look at the mask or the limits: do they take all of the input away? (relu: leaky_relu, smaller steps)"
         return Cause("zero mask", number, what, repair)
     if op in SATURATING:
-        what = f"{op} is flat where its input is (up to {_size(operands)})"
+        what = f"{op} is flat where its input is (up to {_biggest(operands):.4g})"
         repair = "scale the input down: initialise smaller, normalise, or use another activation"
         return Cause("saturation", number, what, repair)
     if op in ("multiply", "matmul", "dot", "einsum", "tensordot", "vdot", "inner", "outer") and any(not np.any(x) for x in operands):
@@ -267,7 +261,7 @@ def zero_at(entry: Entry, operands: Sequence[Any], result: np.ndarray, arriving:
     if len(entry.inputs) == 2 and entry.inputs[0] is entry.inputs[1] and op in ("subtract", "divide", "true_divide"):
         return cancels_at(entry)
     if not _too_small(entry, operands, result, arriving):
-        what = f"the derivative of {op} is 0 at what it was given (up to {_size(operands)})"
+        what = f"the derivative of {op} is 0 at what it was given (up to {_biggest(operands):.4g})"
         return Cause("zero slope", number, what, "begin elsewhere: with random values in the place of zeros, or away from an extremum")
     what = f"what {op} passes on is too small for {entry.dtype} and becomes 0"
     repair = "scale the loss up (loss.backward(scale)), or use a wider dtype"
@@ -288,5 +282,5 @@ def _too_small(entry: Entry, operands: Sequence[Any], result: np.ndarray, arrivi
     return float(np.max(np.abs(np.asarray(arriving, np.complex128)), initial=0.0)) * min([x for x in sizes if x], default=1.0) < least
 
 
-def _size(operands: Sequence[Any]) -> str:
-    return f"{max((float(np.max(np.abs(x))) for x in operands if x.dtype.kind in 'fc' and x.size), default=0.0):.4g}"
+def _biggest(operands: Sequence[Any]) -> float:
+    return max((float(np.max(np.abs(x))) for x in operands if x.dtype.kind in "fc" and x.size), default=0.0)

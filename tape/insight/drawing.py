@@ -124,10 +124,9 @@ def _scoped(group: Group, kind: str) -> None:
             items.append(Group(scope, listed))
         else:
             items += listed
-    if len(items) == 1 and isinstance(items[0], Group) and not group.times:
-        group.items = items[0].items if items[0].times == 0 and group.label == "forward" else items
-        return
-    group.items = items
+    only = items[0] if len(items) == 1 and isinstance(items[0], Group) else None
+    whole = only is not None and not only.times and not group.times and group.label == "forward"
+    group.items = only.items if only is not None and whole else items
 
 
 def _scoped_inside(group: Group, kind: str, outer: str) -> None:

@@ -43,7 +43,7 @@ def folded(entries: Sequence[Entry]) -> list[Item]:
             new_symbols += symbols[at:start]
             body = tuple(items[start : start + period])
             at = start + period * times
-            new_items.append(Block(times, body, _first(body[0]), _last(items[at - 1])))
+            new_items.append(Block(times, body, _numbers(body[0])[0], _numbers(items[at - 1])[1]))
             new_symbols.append((times, tuple(symbols[start : start + period])))
         items = new_items + items[at:]
         symbols = new_symbols + symbols[at:]
@@ -55,12 +55,8 @@ def symbol(entry: Entry) -> Hashable:
     return entry.op, entry.where, results, entry.sweep is None, entry.no_grad, entry.inside
 
 
-def _first(item: Item) -> int:
-    return item.first if isinstance(item, Block) else item.number
-
-
-def _last(item: Item) -> int:
-    return item.last if isinstance(item, Block) else item.number
+def _numbers(item: Item) -> tuple[int, int]:
+    return (item.first, item.last) if isinstance(item, Block) else (item.number, item.number)
 
 
 def _repeats(symbols: Sequence[Hashable]) -> list[tuple[int, int, int]]:
@@ -75,8 +71,7 @@ def _repeats(symbols: Sequence[Hashable]) -> list[tuple[int, int, int]]:
     disjoint = []
     i = 0
     while i < len(line):
-        best = None
-        at = following[i]
+        at, period, times = following[i], 1, 1
         while at < len(line) and at - i <= min(_LONGEST, (len(line) - i) // 2):
             period = at - i
             end = at
@@ -84,12 +79,8 @@ def _repeats(symbols: Sequence[Hashable]) -> list[tuple[int, int, int]]:
                 end += 1
             times = (end - i) // period
             if times >= 2 and (times - 1) * period >= 2:
-                best = (i, period, times)
+                disjoint.append((i, period, times))
                 break
-            at = following[at]
-        if best is None:
-            i += 1
-        else:
-            disjoint.append(best)
-            i += best[1] * best[2]
+            at, period, times = following[at], 1, 1
+        i += period * times
     return disjoint

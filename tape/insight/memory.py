@@ -221,22 +221,17 @@ def _holders(
     spread: dict[tuple[str, str], set[int]] = {}  # of ways: the Variables there
     for one in reachable:
         spread.setdefault(_way(one), set()).add(id(one.variable))
-    chosen: dict[int, Any] = {}  # by the way on which there are the most: that of a list, not of the name of its last one
-    for one in reachable:
-        before = chosen.get(id(one.variable))
-        if before is None or len(spread[_way(one)]) > len(spread[_way(before)]):
-            chosen[id(one.variable)] = one
+    # By the way on which there are the most: that of a list, not of the name of its last one; the first of these.
+    chosen = {id(one.variable): one for one in sorted(reachable[::-1], key=lambda one: len(spread[_way(one)]))}
     for one in chosen.values():
         variable = one.variable
         segment = variable._segment if variable._segment is not None else getattr(variable._place, "segment", None)
-        if segment is None or id(segment) not in kept:
-            continue
-        slot = variable._place.slot
-        step = next((s for s in segment.state.path() if s.kernel is not None and slot in s.slots), None)
-        key = (*_way(one), _op(step), _line(segment, step))
-        group = groups.setdefault(key, [0, {}, one.path])
-        group[0] += 1
-        list(behind([segment], group[1]))
+        if segment is not None and id(segment) in kept:
+            slot = variable._place.slot
+            step = next((s for s in segment.state.path() if s.kernel is not None and slot in s.slots), None)
+            group = groups.setdefault((*_way(one), _op(step), _line(segment, step)), [0, {}, one.path])
+            group[0] += 1
+            list(behind([segment], group[1]))
     known = {id(s) for group in groups.values() for s in group[1].values()}
     lost = {id(segment): segment for segment in segments if id(segment) not in known and any(kept[id(segment)])}
     if lost:

@@ -74,14 +74,13 @@ class Ledger:
         self.open: list[tuple[float, Runs | None]] = []  # what runs now, the innermost last: since when, and what
         self.intervals: list[tuple[float, float]] = []  # when the thread was measured
         self.since: float | None = None
-        self._wall = 0.0
         self._done: list[tuple[float, float]] = []  # spans that no other one holds so far
 
     @property
     def wall(self) -> float:
         """Seconds for which the thread was measured."""
         since = self.since
-        return self._wall + (0.0 if since is None else clock() - since)
+        return sum(end - start for start, end in self.intervals) + (0.0 if since is None else clock() - since)
 
     def start(self) -> None:
         """Begin to measure."""
@@ -99,9 +98,7 @@ class Ledger:
                 profiling_samples.end(self.samples)
             if self.peaks is not None:
                 self.peaks.end()
-            now = clock()
-            self._wall += now - since
-            self.intervals.append((since, now))
+            self.intervals.append((since, clock()))
             self.open.clear()
             BEHIND.remove(self._behind)
 
@@ -176,33 +173,30 @@ class ThreadMeter:
         if kind == "entry":
             return self._timed([self._entry(ledger, what, where, None) for ledger in self.ledgers], call, *args)
         step = what.step
-        for ledger in self.ledgers:
-            if ledger.peaks is not None:
-                ledger.peaks.step(step, where[0] if where else None)
+        for peaks in self._peaks():
+            peaks.step(step, where[0] if where else None)
         every = [ledger.runs_of("step", step, step.name, where, id(step), where, compiled=True) for ledger in self.ledgers]
         return self._timed(every, call, *args)
+
+    def _peaks(self) -> list[Peaks]:
+        return [ledger.peaks for ledger in self.ledgers if ledger.peaks is not None]
 
     def _flush(self, what: tuple[Segment, Program, str], where: Site, call: Callable[..., Any], state: State, leaves: Sequence[Any]) -> Any:
         segment, program, reason = what
         alone = any(ledger.entries for ledger in self.ledgers)
         known = self.lines.known(segment, program.keep, where, always=alone)
-        for ledger in self.ledgers:
-            if ledger.peaks is not None:
-                ledger.peaks.flush(segment, program, known, where[0] if where else None)
+        for peaks in self._peaks():
+            peaks.flush(segment, program, known, where[0] if where else None)
         if alone:
             return self._one_by_one(program, where, known, state, leaves)
         interpreted = STATS.interpreted
         compiled = program.compiled
-        every = []
-        for ledger in self.ledgers:
-            key = (id(state), program.keep, where, compiled, id(known))
-            every.append(ledger.runs_of("flush", (state, program.keep), reason, where, *key, compiled=compiled))
+        key = (id(state), program.keep, where, compiled, id(known))
+        every = [ledger.runs_of("flush", (state, program.keep), reason, where, *key, compiled=compiled) for ledger in self.ledgers]
         results = self._timed(every, call, state, leaves)
-        if not compiled and STATS.interpreted == interpreted:  # it was bought just now
-            for runs in every:
-                runs.compiled = True
         for runs in every:
             runs.known = known
+            runs.compiled |= STATS.interpreted == interpreted  # it was bought just now
         return results
 
     def _one_by_one(self, program: Program, where: Site, known: Known, state: State, leaves: Sequence[Any]) -> Any:
