@@ -222,7 +222,9 @@ def _holders(
     for one in reachable:
         spread.setdefault(_way(one), set()).add(id(one.variable))
     # By the way on which there are the most: that of a list, not of the name of its last one; the first of these.
-    chosen = {id(one.variable): one for one in sorted(reachable[::-1], key=lambda one: len(spread[_way(one)]))}
+    chosen: dict[int, Any] = {}
+    for one in sorted(reachable, key=lambda one: -len(spread[_way(one)])):
+        chosen.setdefault(id(one.variable), one)
     for one in chosen.values():
         variable = one.variable
         segment = variable._segment if variable._segment is not None else getattr(variable._place, "segment", None)
