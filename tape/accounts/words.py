@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import linecache
 import re
 import textwrap
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tape.terminal import aligned, clipped, coloured, columns, counted, named, painted, placed, short_files
+from tape.terminal import aligned, clipped, coloured, columns, counted, named, painted, placed, short_files, source_of
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -92,7 +91,7 @@ def _told(stats: Counts, width: int, color: bool) -> Iterator[str]:
 
 
 def _runs(sites: Sequence[tuple[str, Line | None, int]], short: dict[str, str], width: int, color: bool) -> Iterator[str]:
-    shown = [(f"{count:,}", reason, named(line, short) or "somewhere", _source(line)) for reason, line, count in sites[:_LINES]]
+    shown = [(f"{count:,}", reason, named(line, short) or "somewhere", source_of(line)) for reason, line, count in sites[:_LINES]]
     wide = [max(map(len, column)) for column in zip(*shown, strict=True)][:3]
     wide[2] = min(wide[2], max(width // 3, 14))
     for count, reason, place, source in shown:
@@ -189,10 +188,6 @@ def _took(group: Sequence[Compilation]) -> str:
 def _shortened(text: str) -> str:
     """Return text with file names in short."""
     return re.sub(r"\((first at )?[^():]*[/\\]([^/\\():]+:\d+)\)", r"(\1\2)", text)
-
-
-def _source(line: Line | None) -> str:
-    return "" if line is None else linecache.getline(*line).strip()
 
 
 def _entries(n: int) -> str:

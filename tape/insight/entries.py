@@ -143,6 +143,11 @@ def typed(value: Value) -> str:
     return f"{value.dtype}[{','.join(map(str, value.shape))}]"
 
 
+def types(entry: Entry) -> str:
+    """Return the shapes and dtypes of an entry's results, each once."""
+    return " ".join(dict.fromkeys(map(typed, entry.outputs)))
+
+
 def signature(entry: Entry) -> str:
     """Return an entry as one writes it: ``%3 = tanh(%2)``."""
     results = ", ".join(map(str, entry.outputs)) or f"%{entry.number}"

@@ -17,14 +17,13 @@ from tape.graph.segment import Handle, itself
 from tape.insight import causes
 from tape.insight.causes import Cause, norm
 from tape.insight.connection import Connection
-from tape.insight.entries import signature, typed
+from tape.insight.entries import signature, types
 from tape.insight.measuring import Measurement, PathStep
 from tape.insight.names import name_of
 from tape.insight.picture import Picture
 from tape.insight.runs import BackwardError
-from tape.insight.scopes import source_of
 from tape.sweeps.seeds import describe
-from tape.terminal import coloured, columns, html_table, is_terminal, painted, placed
+from tape.terminal import coloured, columns, html_table, is_terminal, painted, placed, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,9 +109,9 @@ def _fitted(line: str, width: int, color: bool) -> list[str]:
 def _path_lines(path: Sequence[PathStep]) -> list[str]:
     rows = []
     for e, value, gradient in path:
-        types, line = " ".join(dict.fromkeys(typed(v) for v in e.outputs)), "" if e.where is None else placed(e.where).rsplit("/", 1)[-1]
+        line = "" if e.where is None else placed(e.where).rsplit("/", 1)[-1]
         arrives = "no gradient" if gradient is None else f"|gradient| {gradient:.3g}"
-        rows.append((f"%{e.number}", e.op, types, "" if value is None else f"|value| {value:.3g}", arrives, line))
+        rows.append((f"%{e.number}", e.op, types(e), "" if value is None else f"|value| {value:.3g}", arrives, line))
     shown = rows if len(rows) <= 24 else [*rows[:12], ("...", f"{len(rows) - 24} more", "", "", "", ""), *rows[-12:]]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
     return ["    " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in shown]

@@ -27,31 +27,11 @@ if TYPE_CHECKING:
 
 _MOST = 1000  # primitives that are run
 _CALLS = frozenset(["jit", "pjit", "closed_call", "core_call", "call", "remat2", "checkpoint", "remat"])
-_OPS = {  # what the op is called by which people know a primitive
-    "acos": "arccos",
-    "clamp": "clip",
-    "convert_element_type": "astype",
-    "div": "divide",
-    "dot_general": "matmul",
-    "dynamic_update_slice": "setitem",
-    "eq": "equal",
-    "ge": "greater_equal",
-    "gt": "greater",
-    "integer_pow": "power",
-    "le": "less_equal",
-    "logistic": "sigmoid",
-    "lt": "less",
-    "max": "maximum",
-    "min": "minimum",
-    "mul": "multiply",
-    "ne": "not_equal",
-    "neg": "negative",
-    "pow": "power",
-    "scatter": "setitem",
-    "select_n": "where",
-    "stop_gradient": "detach",
-    "sub": "subtract",
-}
+# What the op is called by which people know a primitive.
+_OPS = {"acos": "arccos", "clamp": "clip", "convert_element_type": "astype", "div": "divide", "dot_general": "matmul"}
+_OPS |= {"dynamic_update_slice": "setitem", "eq": "equal", "ge": "greater_equal", "gt": "greater", "integer_pow": "power"}
+_OPS |= {"le": "less_equal", "logistic": "sigmoid", "lt": "less", "max": "maximum", "min": "minimum", "mul": "multiply", "ne": "not_equal"}
+_OPS |= {"neg": "negative", "pow": "power", "scatter": "setitem", "select_n": "where", "stop_gradient": "detach", "sub": "subtract"}
 
 
 class Inexplicableness(Exception):  # noqa: N818 - nobody sees it

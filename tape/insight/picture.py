@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from tape.errors import TapeImportError, TapeRuntimeError, TapeTypeError, TapeValueError, check_flag
 from tape.insight.drawing import Group, lanes
-from tape.insight.entries import Entry, typed
-from tape.insight.scopes import scope_of, source_of
-from tape.terminal import counted, size
+from tape.insight.entries import Entry, types
+from tape.insight.scopes import scope_of
+from tape.terminal import counted, size, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -106,7 +106,7 @@ class Picture:
         for item in items:
             if isinstance(item, Entry):
                 edge = f" color={_quoted(self._colour(item.number))} penwidth=2" if item.number in self._flow else ""
-                yield f"n{item.number} [label={_quoted(_label(item), _types(item))} {fill} tooltip={_quoted(_place(item))}{edge}]"
+                yield f"n{item.number} [label={_quoted(_label(item), types(item))} {fill} tooltip={_quoted(_place(item))}{edge}]"
             elif item.key in closed:
                 yield f"{item.key} [label={_quoted(item.label, item.count)} {fill} peripheries=2]"
             else:
@@ -135,7 +135,7 @@ class Picture:
     def _mermaid_of(self, items: Sequence[Entry | Group], closed: dict[str, Group]) -> Iterator[str]:
         for item in items:
             if isinstance(item, Entry):
-                yield f'n{item.number}["{_escaped(_label(item), _types(item))}"]'
+                yield f'n{item.number}["{_escaped(_label(item), types(item))}"]'
             elif item.key in closed:
                 yield f'{item.key}[["{_escaped(item.label, item.count)}"]]'
             else:
@@ -189,7 +189,7 @@ class Picture:
 
     def _entry(self, e: Entry) -> dict[str, Any]:
         norm = self._flow.get(e.number, 0.0)
-        always = {"op": e.op, "inputs": ", ".join(map(str, e.inputs)), "type": _types(e)}
+        always = {"op": e.op, "inputs": ", ".join(map(str, e.inputs)), "type": types(e)}
         reads = sorted({v.entry for v in e.inputs if v.entry is not None})
         about = {
             "args": _leaves(e),
@@ -271,10 +271,6 @@ def _leaves(e: Entry) -> str:
 
 def _label(e: Entry) -> str:
     return f"{e.op}({_leaves(e)})" if _leaves(e) else e.op
-
-
-def _types(e: Entry) -> str:
-    return " ".join(dict.fromkeys(typed(v) for v in e.outputs))
 
 
 def _place(e: Entry) -> str:

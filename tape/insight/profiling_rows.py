@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape.insight.profiling_parts import Share, Side, parts_of, shared
-from tape.insight.scopes import scope_of_line, source_of
-from tape.terminal import aligned, clipped, duration, named, number, painted, short_files, size
+from tape.insight.scopes import scope_of_line
+from tape.terminal import aligned, clipped, duration, named, number, painted, short_files, size, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -31,11 +31,6 @@ def scope_of_line(where: tuple[str, int] | None, kind: str) -> str:
     return max(around)[1] if around else ""
 
 
-def source_of(where: tuple[str, int] | None) -> str:
-    """Return the text of a line; "" where it is not to be had."""
-    return "" if where is None else linecache.getline(*where).strip()
-
-
 @functools.lru_cache(maxsize=256)
 def _defined(file: str) -> tuple[tuple[int, int, str, str], ...]:
     """Return the functions and classes of a file: first and last line, qualified name, and which it is."""

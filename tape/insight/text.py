@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from tape.insight.entries import typed
+from tape.insight.entries import typed, types
 from tape.insight.folding import Block, folded
 from tape.terminal import aligned, clipped, excess, named, narrowed, painted, short_files, size
 
@@ -103,12 +103,12 @@ def _entry(entry: Entry, shows: Shows, depth: int) -> TextRow:
         f"{inside} inside": inside,
         entry.scope: entry.scope,
     }
-    types = " ".join(dict.fromkeys(typed(v) for v in entry.outputs))
+    said = types(entry)
     cells = {
         "number": f"%{entry.number}",
         "op": entry.op,
         "inputs": " ".join(map(str, entry.inputs)),
-        "type": f"{len(entry.outputs)} x {types}" if len(entry.outputs) > 1 and " " not in types else types,
+        "type": f"{len(entry.outputs)} x {said}" if len(entry.outputs) > 1 and " " not in said else said,
         "bytes": size(entry.nbytes) if entry.outputs else "",
         "note": ", ".join(note for note, told in notes.items() if told),
         "line": named(entry.where, shows.names),

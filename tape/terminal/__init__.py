@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import linecache
 import os
 import re
 import shutil
@@ -116,6 +117,11 @@ def placed(line: tuple[str, int]) -> str:
 def named(line: tuple[str, int] | None, short: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return a file by its ``short`` name, or by its own without its folder (a notebook's cell by its number), and the line; or ""."""
     return "" if line is None else f"{short.get(line[0]) or _cell(line[0]) or Path(line[0]).name}:{line[1]}"
+
+
+def source_of(line: tuple[str, int] | None) -> str:
+    """Return the text of a line; "" where it is not to be had."""
+    return "" if line is None else linecache.getline(*line).strip()
 
 
 def _cell(file: str) -> str:
