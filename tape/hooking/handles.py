@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from tape.errors import GradientDtypeError, GradientShapeError, RuleError, TapeTypeError, TapeValueError, check_callable
@@ -20,13 +21,11 @@ if TYPE_CHECKING:
 _numbers = itertools.count()
 
 
+@dataclass(slots=True)
 class Changes:
     """``count`` is a new number after each registration or removal of a hook."""
 
-    __slots__ = ("count",)
-
-    def __init__(self) -> None:
-        self.count = 0
+    count: int = 0
 
 
 CHANGES = Changes()
@@ -54,16 +53,14 @@ def take_away(hooks: dict[int, Callable[..., Any]], number: int) -> None:
     CHANGES.count = next(_numbers)
 
 
+@dataclass(slots=True, eq=False)
 class _Group:
     """A hook over several Variables.  What a sweep gathers for it is in the scope: gradients by position, and None once it was called."""
 
-    __slots__ = ("count", "hook", "removed", "waits")
-
-    def __init__(self, hook: Callable[[Any], object], count: int, *, waits: bool) -> None:
-        self.hook = hook
-        self.count = count
-        self.waits = waits  # for all of them
-        self.removed = False
+    hook: Callable[[Any], object]
+    count: int
+    waits: bool  # for all of them
+    removed: bool = False
 
     def see(self, position: int, gradient: Handle) -> None:
         """Take note of the gradient of one Variable."""
@@ -88,14 +85,12 @@ class _Group:
             raise TapeTypeError(msg)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class HandleGroup:
     """What registering a hook over several Variables returns; ``remove()`` takes it away, also during a sweep."""
 
-    __slots__ = ("_group", "_handles")
-
-    def __init__(self, group: _Group, handles: Sequence[RemovableHandle]) -> None:
-        self._group = group
-        self._handles = handles
+    _group: _Group
+    _handles: Sequence[RemovableHandle]
 
     def remove(self) -> None:
         """Take the hook away."""
@@ -171,7 +166,7 @@ def register_multi_grad_hook(variables: Sequence[Any], hook: Callable[[Any], Non
                 "so it gets no gradient; leave it out"
             )
             raise TapeValueError(msg)
-    group = _Group(hook, len(listed), waits=mode == "all")
+    group = _Group(hook, len(listed), mode == "all")
     return HandleGroup(group, [v.register_hook(functools.partial(group.see, i)) for i, v in enumerate(listed)])
 
 

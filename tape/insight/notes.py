@@ -65,7 +65,6 @@ class Part:
     ref: Callable[[], Segment | None]
     state: State
     n_leaves: int
-    begin: int  # what was recorded before does not belong to the tape
     only: frozenset[int] | None = None  # if not all of the others do, the numbers of those that do
     lines: dict[int, Line | None] = field(default_factory=dict)
     inside: dict[int, str] = field(default_factory=dict)  # numbers of entries of a Function's forward -> its name
@@ -76,7 +75,7 @@ class Part:
     @classmethod
     def of(cls, segment: Segment) -> Part:
         """Return what is noted of a segment that is met."""
-        return cls(weakref.ref(segment), segment.state, len(segment.leaves), segment.state.depth)
+        return cls(weakref.ref(segment), segment.state, len(segment.leaves))
 
     @property
     def steps(self) -> list[Any]:
@@ -164,7 +163,7 @@ class Record:
         part = self._known(segment)
         if part is None:
             part = self._part(segment)
-            part.begin = part.n_leaves = 0
+            part.n_leaves = 0
             while part.state.parent is not None:
                 part.state = part.state.parent
         return part

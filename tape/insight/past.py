@@ -51,7 +51,6 @@ class Past:
     def _go_back(self, segment: Segment, wanted: frozenset[int]) -> None:
         """Find what leads to the slots of a segment that are wanted."""
         part = self._part(segment)
-        part.begin = 0
         reached = set(wanted)
         steps = needed(part.state.path(), reached)
         numbers = {id(step): number for number, step in enumerate(part.steps)}

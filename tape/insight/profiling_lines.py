@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import random
 import weakref
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape.graph.lines import user_line
@@ -99,18 +101,16 @@ class LineNotes(Notes):
                 known.setdefault(slot, Seen(line, swept))
 
 
+@dataclass(slots=True, eq=False)
 class _KnownLines:
     """What is known of the lines of one structure that ran from one place; functions of equal ops on other Variables have others."""
 
-    __slots__ = ("attempts", "of", "seen", "state", "times")
-
-    def __init__(self, state: State) -> None:
-        self.state = state  # so that no other one gets its id
-        self.seen: list[Known] = []
-        # How often each of those was seen of who recorded it on a leaf, by the id of its weak reference, which is kept.
-        self.of: dict[int, tuple[Any, dict[int, int]]] = {}
-        self.attempts = 0  # to see it recorded
-        self.times = 0  # that it was seen
+    state: State  # so that no other one gets its id
+    seen: list[Known] = field(default_factory=list)
+    # How often each of those was seen of who recorded it on a leaf, by the id of its weak reference, which is kept.
+    of: dict[int, tuple[Any, Counter[int]]] = field(default_factory=dict)
+    attempts: int = 0  # to see it recorded
+    times: int = 0  # that it was seen
 
     def saw(self, seen: Known, leaves: Sequence[Any]) -> Known:
         """Take the lines of a run on some leaves; return the first that were the same."""
@@ -122,8 +122,7 @@ class _KnownLines:
         if len(self.of) + len(leaves) > _STRUCTURES:
             self.of.clear()
         for leaf in leaves:
-            times = self.of.setdefault(id(leaf), (leaf, {}))[1]
-            times[number] = times.get(number, 0) + 1
+            self.of.setdefault(id(leaf), (leaf, Counter()))[1][number] += 1
         return self.seen[number]
 
     def recall(self, leaves: Sequence[Any], chance: random.Random) -> tuple[Known | None, bool]:

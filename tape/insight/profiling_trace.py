@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape.insight.profiling_parts import parts_of
@@ -34,13 +35,13 @@ class _Slice(NamedTuple):
     args: dict[str, Any]
 
 
+@dataclass
 class Traced:
     """What a profile's files say."""
 
-    def __init__(self, ledgers: Sequence[Ledger], background: Sequence[tuple[float, float, str]]) -> None:
-        self._ledgers = ledgers
-        self._background = background
-        self._left = _SLICES
+    _ledgers: Sequence[Ledger]
+    _background: Sequence[tuple[float, float, str]]
+    _left: int = _SLICES
 
     def chrome(self) -> dict[str, Any]:
         """Return Chrome's trace events."""
