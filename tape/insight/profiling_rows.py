@@ -8,6 +8,7 @@ the rows sum to the time that programs took.
 from __future__ import annotations
 
 import textwrap
+from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -82,42 +83,34 @@ def rows_by(
     every: Iterable[Runs], key: Callable[[Share], tuple[str, Line | None]], python: Mapping[Line, float] = MappingProxyType({})
 ) -> list[Row]:
     """Return a row for each value of ``key`` of the parts, and of lines that took ``python`` seconds, the one that took longest first."""
-
-    def rows() -> Iterator[Row]:
-        for runs in every:
-            several = len(parts_of(runs)) > 1
-            for part, side, compiling in shared(runs):
-                yield Row(*key(part), *((Side(), side) if part.swept else (side, Side())), compiling, several)
-        for line, passed in python.items():
-            yield Row(*key(Share("", line, swept=False)), python=passed)
-
-    added = _added((row, (row.name, row.where)) for row in rows())
-    return sorted(added, key=lambda row: (-row.seconds - row.python, -row.count, row.name))
+    sums: defaultdict[tuple[str, Line | None], list[Any]] = defaultdict(lambda: [Side(), Side(), 0.0, False, 0.0])
+    for runs in every:
+        several = len(parts_of(runs)) > 1
+        for part, side, compiling in shared(runs):
+            known = sums[key(part)]
+            known[part.swept] += side
+            known[2] += compiling
+            known[3] |= several
+    for line, passed in python.items():
+        sums[key(Share("", line, swept=False))][4] += passed
+    rows = [Row(name, where, *s[:4], python=s[4]) for (name, where), s in sums.items()]  # type: ignore[misc]
+    return sorted(rows, key=lambda row: (-row.seconds - row.python, -row.count, row.name))
 
 
 def of_programs(every: Iterable[Runs]) -> list[Row]:
     """Return a row for each thing that ran."""
-
-    def rows() -> Iterator[tuple[Row, Any]]:
-        for runs in every:
-            forward = sweep = Side()
-            for part, side, _ in shared(runs):
-                forward, sweep = (forward, sweep + side) if part.swept else (forward + side, sweep)
-            times = runs.what if runs.kind == "rest" else runs.count
-            mixed = bool(forward.count and sweep.count)
-            alone = 0 if runs.compiled else times
-            row = Row(runs.name, runs.line, forward, sweep, runs.compiling, mixed, times, alone, len(parts_of(runs)))
-            yield row, (runs.kind, runs.what[0] if runs.kind == "flush" else runs.what, runs.name, runs.line)
-
-    return sorted(_added(rows()), key=lambda row: (-row.seconds, row.name))
-
-
-def _added(rows: Iterable[tuple[Row, Any]]) -> Iterable[Row]:
-    """Return one row for all of one key."""
     by_key: dict[Any, Row] = {}
-    for row, key in rows:
+    for runs in every:
+        forward = sweep = Side()
+        for part, side, _ in shared(runs):
+            forward, sweep = (forward, sweep + side) if part.swept else (forward + side, sweep)
+        times = runs.what if runs.kind == "rest" else runs.count
+        mixed = bool(forward.count and sweep.count)
+        alone = 0 if runs.compiled else times
+        row = Row(runs.name, runs.line, forward, sweep, runs.compiling, mixed, times, alone, len(parts_of(runs)))
+        key = runs.kind, runs.what[0] if runs.kind == "flush" else runs.what, runs.name, runs.line
         by_key[key] = by_key[key] + row if key in by_key else row
-    return by_key.values()
+    return sorted(by_key.values(), key=lambda row: (-row.seconds, row.name))
 
 
 def by_op(part: Share) -> tuple[str, Line | None]:
