@@ -98,6 +98,7 @@ def _true(case: Case, x: complex, order: int) -> Any:
     import mpmath as mp  # noqa: PLC0415 - optional
 
     with mp.workdps(_DIGITS):
+        case.true(mp.mpmathify(x))  # raises at a pole, on both sides of which differences may agree
         value = mp.diff(case.true, mp.mpmathify(x), order)
         return value if case.plane else mp.re(value)
 

@@ -32,6 +32,7 @@ class Case:
         stacked: the elements of the vector that the function takes in place of a number, with None for the one that is differentiated.
         element: which element of the result is meant, where that is a vector.
         known: its limits, where they do not stand in ``LIMITS``.
+        where: the part of the domain that is asked, where a function has several.
 
     """
 
@@ -43,6 +44,7 @@ class Case:
     stacked: tuple[float | None, ...] = ()
     element: int = 0
     known: Limits | None = None
+    where: str = ""
 
     @property
     def plane(self) -> bool:
@@ -70,7 +72,11 @@ class Case:
 
     @property
     def label(self) -> str:
-        """The name with what is held."""
+        """The name with what is held, and where."""
+        return f"{self._called} {self.where}".rstrip()
+
+    @property
+    def _called(self) -> str:
         options = [f"{name}={value}" for name, value in self.options.items()]
         if self.stacked:
             return f"{self.name}([{', '.join('x' if h is None else f'{h:g}' for h in self.stacked)}])[{self.element}]"
@@ -110,6 +116,14 @@ _UNIT = _both((*_SMALL, *_spread(1.3e-2, 0.9, 20), *(1 - x for x in _spread(3e-7
 _BELOW_ONE = tuple(x for x in _UNIT if x > 0)
 _MODERATE = _both((*_SMALL, *_MIDDLE, *_spread(3.2, 30.0, 12)))
 _WAVE = _both((*_SMALL, *_MIDDLE, *_spread(3.2, 30.0, 20), 1e3))
+
+
+_LEFT = (*(-x for x in _spread(1e-6, 0.4, 8)), -0.53, -2.6, -2.61, -7.25, *(-x for x in _spread(1.03, 7.93, 45)))
+_BESIDE = "beside a zero left of 0"
+_HALF_SHARE = "within 0.002 of a zero, where p is 1/2: `1 - 2 p` has the digits of weights in two parts; farther off, all digits are kept"
+_NEAR_A_ZERO = (
+    "within 0.001 of a zero left of 0 (of `digamma`'s second: 0.003), a difference of rounded terms; farther off, all digits are kept"
+)
 
 
 def _logistic(x: Any) -> Any:
@@ -208,6 +222,14 @@ def _reductions() -> list[Case]:
         Case("numpy.std", lambda x: mp.sqrt(_spread_of(x, far)), around, stacked=(None, *far)),
         Case("numpy.var", lambda x: _spread_of(x, far), around, stacked=(None, *far)),
         *(Case("nn.softmax", _shares(i), logits, stacked=(None, 0.0, -1.0), element=i) for i in (0, 1)),
+        Case(
+            "nn.softmax",
+            _shares(0),
+            _beside(0.31326169),
+            stacked=(None, 0.0, -1.0),
+            known=((8.0, np.inf), _HALF_SHARE),
+            where="beside a zero",
+        ),
         *(Case("nn.log_softmax", _log_shares(i), logits, stacked=(None, 0.0, -1.0), element=i) for i in (0, 1)),
         Case("nn.logsumexp", lambda x: mp.log(mp.exp(x) + mp.exp(mp.mpf(0.5))), logits, stacked=(None, 0.5)),
         Case("numpy.prod", lambda x: x * 5, _LINE, stacked=(2.0, None, 2.5)),
@@ -290,12 +312,18 @@ def _cases() -> list[Case]:
         Case("scipy.special.rel_entr", lambda x: x * mp.log(x / mp.mpf(2.5)), _HALF_LINE, (None, 2.5)),
         Case("scipy.special.kl_div", lambda x: x * mp.log(x / mp.mpf(2.5)) - x + mp.mpf(2.5), _HALF_LINE, (None, 2.5)),
         # gamma and its relatives
+        Case("scipy.special.gammaln", _lgamma, (*_spread(1e-10, 1.3, 14), *_spread(1.6, 1e6, 20), *_beside(1.41, 1.4614634, 1.48), *_LEFT)),
+        Case("scipy.special.digamma", mp.digamma, (*_spread(1e-6, 1e6, 30), *_LEFT)),
         Case(
-            "scipy.special.gammaln",
-            _lgamma,
-            (*_spread(1e-10, 1.3, 14), *_spread(1.6, 1e6, 20), *_beside(1.41, 1.4614634, 1.48), -0.3, -2.6, -2.61, -7.25),
+            "scipy.special.gammaln", _lgamma, _beside(-0.504083, -1.5734985, -2.6107209), known=((np.inf, 8.0), _NEAR_A_ZERO), where=_BESIDE
         ),
-        Case("scipy.special.digamma", mp.digamma, (*_spread(1e-6, 1e6, 30), -0.3, -2.6, -7.25)),
+        Case(
+            "scipy.special.digamma",
+            mp.digamma,
+            _beside(-0.49571568, -1.4987862, -2.4994443),
+            known=((8.0, np.inf), _NEAR_A_ZERO),
+            where=_BESIDE,
+        ),
         Case("scipy.special.polygamma", lambda x: mp.psi(2, x), _spread(1e-4, 1e4, 25), (2, None)),
         Case("scipy.special.zeta", lambda q: mp.zeta(mp.mpf(2.5), q), _spread(1e-3, 1e3, 20), (2.5, None)),
         Case("scipy.special.gammainc", lambda x: _igamma(mp.mpf(1.5), x), _spread(1e-6, 60.0, 25), (1.5, None)),

@@ -17,15 +17,14 @@ _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617
 
 
 def _reflected(x: Any) -> tuple[Any, Any, Any]:
-    """Where x is negative, ``1 - x``, and the sine and cosine of pi x but for their sign."""
+    """Where x is negative, ``1 - x``, and what x is beyond the nearest whole number; else x, and 1/2."""
     negative = x < 0
-    angle = pi * jnp.where(negative, x - lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN), 0.5)
-    return negative, jnp.where(negative, 1 - x, x), angle
+    return negative, jnp.where(negative, 1 - x, x), jnp.where(negative, x - lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN), 0.5)
 
 
 def trigamma(x: Any) -> Any:
     """Differentiate digamma: by recurrence and asymptotic series; left of zero, it is ``pi^2 / sin(pi x)^2`` less that of ``1 - x``."""
-    negative, y, angle = _reflected(x)
+    negative, y, turn = _reflected(x)
     shifted = y + _STEPS
     inverse = 1 / shifted
     square = lax.square(inverse)
@@ -36,7 +35,21 @@ def trigamma(x: Any) -> Any:
     for k in reversed(range(1, _STEPS)):
         total = total + lax.square(1 / (y + k))
     total = total + lax.square(1 / y)
-    return jnp.where(negative, lax.square(pi / lax.sin(angle)) - total, total)
+    return jnp.where(negative, _poles(turn) - total, total)
+
+
+@jax.custom_jvp
+def _poles(turn: Any) -> Any:
+    """``pi^2 / sin(pi x)^2`` of a number up to 1/2."""
+    return lax.square(pi / lax.sin(pi * turn))
+
+
+@_poles.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    """By the sine of what is missing to 1/2: the cosine of pi x would have the digits of pi / 2 there."""
+    (turn,), (t,) = primals, tangents
+    size = lax.abs(turn)
+    return _poles(turn), t * (jnp.where(turn < 0, 2, -2) * lax.sin(pi * (0.5 - size)) * lax.integer_pow(pi / lax.sin(pi * size), 3))
 
 
 def _inverse(w: Any, rest: Any) -> tuple[Any, Any]:
@@ -97,17 +110,16 @@ def digamma(x: Any) -> Any:
     d = beyond(x, *_ZERO)
     near = lax.abs(d) < 0.15
     about = d * polynomial(jnp.where(near, d, 0), _SERIES[: 9 if x.dtype.itemsize < 8 else None])
-    negative, y, angle = _reflected(x)
+    negative, y, turn = _reflected(x)
     plain = (y > 1e-30) & (y < 1e18)
     rest = difference(lax.optimization_barrier(lax.full_like(x, 1)), x)[1]  # XLA would add constants
     inside, rest = jnp.where(plain, y, 1), jnp.where(negative & plain, rest, 0)
-    turn = jnp.where(negative & (angle != 0), x - lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN), 0.5)
+    pole = (y == 0) | ~(lax.abs(turn) > 0)
     (total, missing), *parts = _shifted(inside, rest)
-    parts += [(jnp.where(negative, -large, 0), jnp.where(negative, -small, 0)) for large, small in _cotangent(turn)]
+    parts += [(jnp.where(negative, -large, 0), jnp.where(negative, -small, 0)) for large, small in _cotangent(jnp.where(pole, 0.5, turn))]
     for large, small in parts:
         total, rounded = difference(total, -large)
         missing = missing + (rounded + small)
-    pole = (y == 0) | (negative & ~(lax.abs(angle) > 0))
     apart = jnp.where(plain, total + missing, jnp.where(y > 1, lax.log(y), -1 / y))
     return jnp.where(pole, jnp.nan, jnp.where(near, about, apart))
 
