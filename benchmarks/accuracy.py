@@ -238,21 +238,22 @@ partly luck, so that where one seems so, both are asked at a hundred times as ma
 Of complex numbers, errors are distances in the plane, asked off the axes, where branch cuts are, and where the last place of the modulus is a normal number.
 In the half precisions, what is computed step by step in them (first of all XLA's values, and what JAX composes of several) is rounded at each.
 
-`tanh` and `logistic` of real numbers have an option (of complex ones they keep all digits). Their rules read what was computed, `1 - tanh^2` and `s (1 - s)`, as JAX's do, and lose the tails; `tape.rules.accurate_tanh` and
-`accurate_logistic`, given to `tape.rules.defvjp`, keep them to a few units in both orders. What they cost depends on what XLA makes of the exponential: in one
-run (one thread, fastest of 250) a step of the tanh network of the benchmarks and of the LSTM took 1.004 times as long with them, a scanned recurrent network's
-1.00 to 1.03 times; in two later ones (fastest of 12 rounds), an LSTM of 20 steps of 32 by 64 took 1.08 times as long, and the same step in JAX alone, with these
-rules and with JAX's by `jax.custom_vjp`, 1.53 times. And they cost room: they read the argument too, so that what is kept for the sweep of a recurrent network
-grows from 320 numbers to 640 (LSTM) and from 64 to 128, and the operations of a program of tanh layers by 11 to 14 %.
+`tanh`, `logistic` and `gelu` by tanh of real numbers have an option (of complex ones they keep all digits). What there is without it reads what was computed,
+`1 - tanh^2` and `s (1 - s)`, as JAX's does, and loses the tails; `tape.rules.accurate_tanh` and `accurate_logistic`, given to `tape.rules.defvjp`,
+and `tape.nn.gelu(x, accurate=True)` keep them to a few units in both orders, for one exponential more. That costs over 3 % of steps of the benchmarks
+where computing decides (CPU time of one thread, medians of 60 to 150 rounds in turns; in brackets, a second process without the option): the scanned
+recurrent network takes 1.06 and 1.10 times as long in two runs (0.99, 1.01), with `logistic` in place of tanh 1.09 times (0.99), the block of a transformer
+with `gelu` 1.05 and 1.08 times (0.99, 1.01). Where dispatch decides, it is lost in the noise of these runs: the LSTM takes 1.05 times as long (1.03), with
+`logistic` 1.03 (0.96), MAML 1.05 (1.03), the gradient penalty 1.03 (1.00), tanh layers 1.02 (1.03). And the gates cost room: they read the argument too, so
+that what is kept for the sweep of a recurrent network grows from 320 numbers to 640 (LSTM) and from 64 to 128, and the operations of a program of tanh
+layers by 11 to 14 %.
 
 *Near a zero*, a derivative is a difference of values that are rounded themselves, and has the digits that they have left. So forms are taken that have no
 such difference (`silu`, `mish`, `gelu` by erf, `i1e`, `entr`, `rel_entr`, `kl_div`), or terms in two parts (`gammaln`, `std`, `var`, `softmax`), or that begin at a zero known to further digits (`sinc` up to 63, `gammaln` right of 0; beyond,
-near the zeros, they have fewer). What they take, beside
+near the zeros, they have fewer: left of 0, rows of their own ask there). What they take, beside
 the plain ones (CPU time of one thread, fastest of 15 to 150, in turns): digamma, of which gammaln has its gradient, 1.4 times as long as XLA's (float64: 1.6); the
 gradients of `std` and `var` alone 1.3 to 1.6 times; that of `softmax` alone 1.5 times, its second derivative 3 times, and a step of a block of a transformer 0.99 to
-1.02 times in four turns; those of `log_softmax` 1.3 times (CPU time, busy machine). That of `gelu` by tanh has one exponential more, with which the same step took
-1.09 times as long as JAX's (one core) and 1.15 to 1.19 times (two, in two runs), where it takes 1.02 and 1.01 by what was computed: so it is an option,
-`tape.nn.gelu(x, accurate=True)`.
+1.02 times in four turns; those of `log_softmax` 1.3 times (CPU time, busy machine).
 
 Functions that are lifted (`interop.lift(jax.nn.softplus)`) have the derivatives that JAX gives where it gives its own (`jax.custom_jvp`).
 """
