@@ -25,7 +25,8 @@ READING = """
 ## How to read it
 
 - How: what the tape makes of a function. Orders: of derivatives that agree with `jax.grad` in double precision, by the tape's own double
-  backpropagation, in one program under `jax.jit`, and under `jax.vmap`; where there is none, the reason stands beside it.
+  backpropagation, in one program under `jax.jit`, and under `jax.vmap`; where there is none, the reason stands beside it. 1: JAX has no second
+  (of a primitive: or none that is right, `tests/rules/records.py`); by night: the second takes seconds to compile, and the nightly tests ask it.
 - Calls: ways to call the function that agree, of those that JAX takes: other dtypes, sizes zero and one, ties, infinities and NaN, keywords,
   NumPy arrays, Python numbers and lists, and every option that the signature has; dtypes, shapes, values and first derivatives. As many are
   asked as fit into the time that each has, 0.6 s of a processor or `COVERAGE_SECONDS`. What differs is listed at the end.
@@ -74,7 +75,7 @@ def totals(primitives, functions):
     rows = [
         ("primitives", len(primitives)),
         ("with a rule of the tape's own", rules["own"]),
-        ("whose rule agrees with JAX to second order (first)", f"{ordered['2']} ({ordered['1']})"),
+        ("whose rule agrees with JAX to second order (first, where JAX has no more)", f"{ordered['2']} ({ordered['1']})"),
         ("public functions", len(functions)),
         ("recorded", sum(line["how"].startswith("recorded") for line in functions)),
         ("that agree with `jax.grad` to second order (first, where JAX has no more)", f"{derived['2']} ({derived['1']})"),
