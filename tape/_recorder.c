@@ -18,7 +18,8 @@ that one.  `replayed` is a whole call of backward() that was made before, up to 
 one segment, `updated` an optimizer's update; a `Function` that `does` such a thing is the whole call, and begins in Python only what is new; so is
 a call of tape.jit like the one before (`stepped`), and where a mode is entered or left (`switched`).  A segment
 begins here as the one before began (`begun_again`).  `Numbers` is a program whose numbers are what they were.  `Gradient` and `Value` are properties of Variables.  `launched` is a run whose program is compiled, from the cells of its leaves to those of
-its results; a look at a value (`Value`, and the numbers that a `Function` reads) makes it without going through Python.
+its results, but for gradients that wait until somebody looks (`defer`); a look at a value (`Value`, and the numbers that a `Function` reads) makes it without
+going through Python.
 
 Structures are the bases of Python classes (tape/layout.py), with the same attributes as those of the recorder in Python.
 */
@@ -27,7 +28,7 @@ Structures are the bases of Python classes (tape/layout.py), with the same attri
 #include <Python.h>
 #include <structmember.h>
 
-#define CONTRACT 16 /* as in tape/layout.py */
+#define CONTRACT 17 /* as in tape/layout.py */
 
 #ifdef Py_GIL_DISABLED
 #error "the recorder in C needs the GIL; the one in Python runs without it"
@@ -298,7 +299,7 @@ static PyObject *thread_key, *name_aval, *name_shape, *name_scalars, *name_posit
     *name_released, *name_cut, *name_made, *name_ends,
     *name_externals, *name_entries, *name_table, *name_single, *name_several, *name_visible, *name_cache, *name_vjp, *name_own_kinds, *name_kinds,
     *name_kernel_of, *name_filename, *name_limit, *name_forms, *name_leaf, *name_now, *name_light, *name_host, *name_program, *name_look,
-    *name_acquire, *name_release, *name_append, *name_count, *name_room, *name_revision, *name_backward, *name_create_graph, *name_run,
+    *name_acquire, *name_release, *name_append, *name_before, *name_later, *name_others, *name_count, *name_room, *name_revision, *name_backward, *name_create_graph, *name_run,
     *name_places, *name_slots, *name_first, *name_step, *name_segment, *name_patterns, *name_keywords, *name_ordered,
     *name_quick, *name_calls, *name_failed, *name_unflatten, *name_hooks_count, *name_dtype, *name_deliver, *name_seeds, *name_order, *name_spent, *number_one,
     *name_value;
@@ -2714,7 +2715,7 @@ keep_results(Segment *segment, Choice *program, PyObject *results)
         }
         Py_DECREF(cell);
     }
-    PyObject *fields = saved == NULL ? NULL : PyTuple_Pack(3, saved, PyTuple_GET_ITEM(runs.nothing, 1), Py_False);
+    PyObject *fields = saved == NULL ? NULL : PyTuple_Pack(4, saved, PyTuple_GET_ITEM(runs.nothing, 1), Py_False, Py_None);
     PyObject *args = fields == NULL ? NULL : PyTuple_Pack(1, fields);
     run = args == NULL ? NULL : PyTuple_Type.tp_new((PyTypeObject *)runs.run, args, NULL);
     released = run == NULL ? NULL : PySet_GET_SIZE(dead) ? PyNumber_Or(segment->released, dead) : Py_NewRef(segment->released);
@@ -2750,6 +2751,64 @@ keep_results(Segment *segment, Choice *program, PyObject *results)
     return done && !PyErr_Occurred() ? 1 : -1;
 }
 
+/* Have gradients of the step before wait no longer: 1 if that is done, 0 where somebody holds one, -1 with an exception. */
+static int
+drop_deferred(PyObject *deferral)
+{
+    PyObject *before = PyObject_GetAttr(deferral, name_before), *last = before == NULL ? NULL : PyObject_CallNoArgs(before), *run;
+    int done = last == NULL ? -1 : 1;
+    if (last != NULL && is_a(last, &Segment_type) && PyTuple_Check(run = ((Segment *)last)->run) && PyTuple_GET_SIZE(run) == 4 &&
+        PyTuple_Check(PyTuple_GET_ITEM(run, 3))) {
+        PyObject *cells = PyTuple_GET_ITEM(PyTuple_GET_ITEM(run, 3), 2), *slot, *cell;
+        Py_ssize_t at = 0;
+        while (done && PyDict_Next(cells, &at, &slot, &cell)) {
+            done = Py_REFCNT(cell) == 1;
+        }
+        if (done) {
+            ((Segment *)last)->run = Py_NewRef(runs.nothing);
+            Py_DECREF(run);
+        }
+    }
+    Py_XDECREF(last);
+    Py_XDECREF(before);
+    return done;
+}
+
+/* Store the results of a run without gradients, which wait until somebody looks, as Deferral.stored in tape/programs/deferral.py does: 1 if that is done,
+   0 if it is not done here, -1 with an exception. */
+static int
+defer(Segment *segment, Choice *program, PyObject *deferral, PyObject *results)
+{
+    PyObject *later = PyObject_GetAttr(deferral, name_later), *others = PyObject_GetAttr(deferral, name_others), *cells = PyDict_New();
+    PyObject *args = NULL, *run = NULL, *handing = NULL, *ref = NULL;
+    Py_ssize_t next = 0;
+    int done = later == NULL || others == NULL || cells == NULL ? -1 : 0;
+    if (done < 0 || !PyTuple_CheckExact(later) || !PyTuple_CheckExact(others) || !PyList_CheckExact(results) ||
+        PyList_GET_SIZE(results) != PyTuple_GET_SIZE(others) || (done = drop_deferred(deferral)) < 1) {
+        goto end;
+    }
+    done = -1;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(later); i++) {
+        PyObject *cell = cell_at(segment, PyTuple_GET_ITEM(later, i), &next);
+        if (cell == NULL || PyDict_SetItem(cells, PyTuple_GET_ITEM(later, i), cell) < 0) {
+            goto end;
+        }
+    }
+    args = Py_BuildValue("(({}OO(OOO)))", PyTuple_GET_ITEM(runs.nothing, 1), Py_False, program, segment->leaves, cells);
+    run = args == NULL ? NULL : PyTuple_Type.tp_new((PyTypeObject *)runs.run, args, NULL);
+    ref = run == NULL ? NULL : PyWeakref_NewRef((PyObject *)segment, NULL);
+    if (ref == NULL || PyObject_SetAttr(deferral, name_before, ref) < 0) {
+        goto end;
+    }
+    PyObject *given[] = {(PyObject *)segment, others, results, PyObject_IsTrue(program->roots) == 1 ? Py_True : Py_False, run};
+    handing = handed(NULL, given, 5);
+    done = handing == NULL ? -1 : handing == Py_True;
+end:;
+    PyObject *mine[] = {later, others, cells, args, run, ref, handing};
+    clear_fields(mine, mine + sizeof mine / sizeof *mine);
+    return done;
+}
+
 /* Hand out what a program has computed for a segment (NULL: it has failed, with an exception), as _finish in tape/programs/program.py has it. */
 static int
 finish(Segment *segment, Choice *program, PyObject *results)
@@ -2759,7 +2818,10 @@ finish(Segment *segment, Choice *program, PyObject *results)
         return 1;
     }
     if (results != NULL) {
-        if (PyTuple_GET_ITEM(program->kept, 1) == Py_False) {
+        PyObject *deferral = PyTuple_GET_ITEM(program->kept, 5);
+        if (deferral != Py_None) {
+            done = defer(segment, program, deferral, results);
+        } else if (PyTuple_GET_ITEM(program->kept, 1) == Py_False) {
             PyObject *given[] = {(PyObject *)segment, program->live, results, PyObject_IsTrue(program->roots) == 1 ? Py_True : Py_False, runs.nothing};
             PyObject *handing = handed(NULL, given, 5);
             done = handing == NULL ? -1 : handing == Py_True;
@@ -2848,7 +2910,7 @@ launch_held(Segment *segment, PyObject *reason)
     }
     program = (Choice *)Py_XNewRef(PyDict_GetItemWithError(*own(state, CACHE), key));
     if (program == NULL || !is_a(program, &Choice_type) || program->executable == NULL || program->executable == Py_None ||
-        !PyTuple_Check(program->kept) || PyTuple_GET_SIZE(program->kept) != 5 || !comes_from(program->site, reason) || segment->state != start ||
+        !PyTuple_Check(program->kept) || PyTuple_GET_SIZE(program->kept) != 6 || !comes_from(program->site, reason) || segment->state != start ||
         segment->run != Py_None) { /* garbage may have been collected above, and finalizers have recorded or looked */
         goto end;
     }
@@ -3225,7 +3287,7 @@ stands_alone(Thread *thread, Segment *segment, PyObject *root)
            PyTuple_GET_ITEM(thread->scope, begin.packing) == Py_None && PyTuple_GET_SIZE(thread->scope) > runs.reproducible &&
            PyTuple_GET_ITEM(thread->scope, runs.reproducible) == Py_False && PyDict_GET_SIZE(runs.meters) == 0 && PyTuple_CheckExact(outset) &&
            PyTuple_GET_ITEM(outset, 0) == ((Changes *)told.changes)->epoch && PyTuple_GET_ITEM(outset, 2) == segment->configuration &&
-           (PyObject *)Py_TYPE(run) == runs.run && PyTuple_GET_SIZE(run) == 3 && PyDict_CheckExact(PyTuple_GET_ITEM(run, 0)) &&
+           (PyObject *)Py_TYPE(run) == runs.run && PyTuple_GET_SIZE(run) == 4 && PyDict_CheckExact(PyTuple_GET_ITEM(run, 0)) &&
            PyDict_CheckExact(PyTuple_GET_ITEM(run, 1)) && PyDict_GET_SIZE(PyTuple_GET_ITEM(run, 1)) == 0 && PyTuple_GET_ITEM(run, 2) == Py_False &&
            segment->trace == Py_None && segment->packing == Py_None && segment->released != NULL && segment->leaves != NULL &&
            PyList_CheckExact(segment->leaves) && (PyObject *)Py_TYPE(segment->state) == told.state &&
@@ -4116,8 +4178,8 @@ launches(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
                                      &given[11], &given[12], &given[13], &reproducible)) {
         return NULL;
     }
-    if (!PyTuple_Check(given[8]) || PyTuple_GET_SIZE(given[8]) != 3 || !PyType_IsSubtype((PyTypeObject *)given[7], &PyTuple_Type)) {
-        PyErr_SetString(PyExc_TypeError, "what there is of a run are three things in a tuple");
+    if (!PyTuple_Check(given[8]) || PyTuple_GET_SIZE(given[8]) != 4 || !PyType_IsSubtype((PyTypeObject *)given[7], &PyTuple_Type)) {
+        PyErr_SetString(PyExc_TypeError, "what there is of a run are four things in a tuple");
         return NULL;
     }
     for (int i = 0; i < SITE_FIELDS && !PyErr_Occurred(); i++) {
@@ -5483,6 +5545,7 @@ PyInit__recorder(void)
         {&name_forms, "forms"},    {&name_leaf, "leaf"},            {&name_now, "now"},
         {&name_light, "light"},    {&name_host, "_host"},           {&name_program, "program"}, {&name_look, "look"},
         {&name_acquire, "acquire"}, {&name_release, "release"},     {&name_append, "append"},
+        {&name_before, "before"},   {&name_later, "later"},         {&name_others, "others"},
         {&name_count, "_count"},   {&name_room, "_limit"},          {&name_revision, "_revision"},
         {&name_backward, "backward"}, {&name_create_graph, "create_graph"}, {&name_run, "run"},
         {&name_places, "places"},  {&name_slots, "slots"},          {&name_first, "first"}, {&name_step, "step"},

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 VARIABLE = "TAPE_RECORDER"
-CONTRACT = 16  # changes with what the two sides know of each other: an extension that was built before that is not used
+CONTRACT = 17  # changes with what the two sides know of each other: an extension that was built before that is not used
 
 
 def _extension() -> tuple[Any, str]:

@@ -96,7 +96,7 @@ class Stats(layout.Counts):
     @property
     def live_bytes(self) -> int:
         """Bytes of the arrays that the tape keeps: inputs of pending entries, and residuals."""
-        kept = [c for s in self._alive() for c in (*s.leaves, *(() if s.run is None else s.run.saved.values()))]
+        kept = [c for s in self._alive() for c in (*s.leaves, *(() if s.run is None else s.run.cells))]
         arrays = {id(a): a for c in kept for a in (c if c.__class__ is list else c.arrays())}
         return sum(int(getattr(a, "nbytes", 0)) for a in arrays.values())
 

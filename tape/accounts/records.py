@@ -22,7 +22,7 @@ class Change(NamedTuple):
         kind: ``"new"``, ``"shape"``, ``"dtype"``, ``"static"`` (a parameter or number that is part of the program), ``"function"`` (made
             anew), ``"loop"`` (another number of turns), ``"ops"``, ``"results"`` (which Variables are held), ``"settings"`` (of JAX),
             ``"constants"`` (numbers that stay the same became part of a program), ``"foreseen"`` (a look and the sweep that follows became
-            one), ``"arguments"`` (of a ``tape.jit``).
+            one), ``"deferred"`` (gradients that nobody looks at are results no longer), ``"arguments"`` (of a ``tape.jit``).
         what: what is another one, and where.
         told: the old and the new one.
 

@@ -15,6 +15,7 @@ from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, SegmentClosedError, made_at, node_of
 from tape.graph.trie import State, link
 from tape.graph.watcher import NOBODY
+from tape.programs.deferral import GRADIENTS
 from tape.programs.failures import check_slots
 from tape.programs.program import run_pending
 from tape.recording.entering import CONCRETE, current, place_in
@@ -154,6 +155,8 @@ class Update:
         before = [None if slot is None or slot >= first else slot for slot in slots]
         places = [v._place for v in read]
         known = _Known(segment.state, [place.kind for place in places], places, before, first, ends, changing)
+        gradients = frozenset([slot for slot in before[: len(read) - len(variables)] if slot is not None])
+        segment.state.cached(GRADIENTS, lambda: gradients)
         if link(start, self._key, known) is not known:
             start.next[self._key] = known  # what was read then was of other kinds, or elsewhere
 

@@ -166,6 +166,12 @@ class Run(NamedTuple):
     saved: dict[int, Any]  # slot -> cell, or box: what is kept for sweeps
     failed: dict[int, Any] = {}  # slots without a value, because an entry failed -> why  # noqa: RUF012 - a default
     boxed: bool = False  # there are boxes among them
+    deferred: Any = None  # gradients that have no values until somebody looks (tape.programs.deferral)
+
+    @property
+    def cells(self) -> list[Any]:
+        """What holds its values, and those that its gradients wait for."""
+        return [*self.saved.values(), *(() if self.deferred is None else self.deferred[1])]
 
     @property
     def kept(self) -> tuple[int, ...]:

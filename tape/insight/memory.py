@@ -196,7 +196,8 @@ def memory() -> Memory:
             maker = makers.get(slot)
             kind, name = ("leaf", names.get(id(cell), "")) if maker is None else ("residual", _op(maker))
             own.update({id(a): _Array(kind, name, _line(segment, maker), _bytes(a)) for a in _arrays(cell)})
-        for slot, cell in zip(leaf_slots(segment.state), list(segment.leaves), strict=False):
+        deferred = None if segment.run is None else segment.run.deferred
+        for slot, cell in zip(leaf_slots(segment.state), list(segment.leaves if deferred is None else deferred[1]), strict=False):
             where = _line(segment, readers.get(slot))
             for a in _arrays(cell):
                 own.setdefault(id(a), _Array("leaf", _called(segment, slot) or names.get(id(cell), ""), where, _bytes(a)))

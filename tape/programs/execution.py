@@ -19,6 +19,7 @@ from tape.graph.trie import CLOCK
 from tape.ops.building import JaxprBuilder
 from tape.programs import background, numbers, variations
 from tape.programs.costs import to_compile, to_interpret
+from tape.programs.deferral import deferring
 from tape.programs.devices import settling, several
 from tape.programs.foresight import Part, interpreted, watched
 from tape.programs.interpretation import interpret, needed_entries
@@ -248,9 +249,10 @@ class Program(layout.Choice):
         except Exception:  # noqa: BLE001 - the compiler refuses the whole: each entry on its own may well run
             self._compiles = False
         else:
-            program = settling(_reading(executable, self._used, leaves))
+            program = settling(numbers.reading(executable, self._used, leaves))
             large = any(entry.kernel.bytes > LARGE for entry in needed_entries(state, self.keep)[0])
             self.executable = _waiting(program) if large else watched(program, part, state, history=self.kept.history)
+            self.kept = self.kept._replace(deferral=None if large else deferring(self, state, part))
             if not meetings.compiled:
                 STATS.compiled(job.seconds)
             meetings.change(self._price(state))
@@ -317,8 +319,3 @@ def _computation(state: State, keep: tuple[int, ...], whole: bool) -> tuple[list
 def _waiting(program: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]:
     """Return a program that waits for its results: XLA may say only then that memory ran out, and what failed is to stay pending."""
     return lambda *given: jax.block_until_ready(program(*given))
-
-
-def _reading(executable: Callable[..., Sequence[Any]], used: Sequence[int], leaves: int) -> Callable[..., Sequence[Any]]:
-    """Return a program of the leaves that it reads as one of all leaves, so many."""
-    return executable if len(used) == leaves else lambda *given: executable(*[given[i] for i in used])

@@ -309,6 +309,11 @@ def _way(program: Any, n: int, known: _Known, arrays: Sequence[Any] | None = Non
     return program, tuple(expected), tuple(instead)
 
 
+def reading(executable: Callable[..., Sequence[Any]], used: Sequence[int], leaves: int) -> Callable[..., Sequence[Any]]:
+    """Return a program of the leaves that it reads as one of all leaves, so many."""
+    return executable if len(used) == leaves else lambda *given: executable(*[given[i] for i in used])
+
+
 def _same(a: object, b: object) -> bool:
     """Tell whether two numbers are one; 0.0 and -0.0 are two."""
     return a is b or (a.__class__ is b.__class__ and a == b and (bool(a) or repr(a) == repr(b)))

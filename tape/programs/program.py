@@ -19,10 +19,11 @@ from tape.graph.segment import NOTHING, Handle, Run, has_run
 from tape.graph.trie import CLOCK
 from tape.graph.watcher import NOBODY
 from tape.programs import retention, traced
+from tape.programs.deferral import fetch
 from tape.programs.execution import Program
 from tape.programs.failures import check_slots, salvage
 from tape.programs.interpretation import needed_entries
-from tape.programs.retention import forget, held, note, residuals, trim_one
+from tape.programs.retention import forget, held, note, residuals, stored, trim_one
 from tape.programs.sites import flushed
 from tape.programs.telling import warn_of
 from tape.statistics import STATS
@@ -53,6 +54,7 @@ def computed(cell: Cell, segment: Segment, slot: int, reason: str) -> Any:
     run_pending(segment, reason)
     if cell[0] is None:
         check_slots(segment, (slot,))
+        fetch(segment)
         assert cell[0] is not None, "a cell that its segment does not know"
     return cell[0]
 
@@ -139,6 +141,8 @@ def _settled(state: State) -> State:
 def _store(segment: Segment, program: Program, results: Sequence[Any]) -> None:
     """Hand out what was computed and forget what no sweep will need."""
     live, kept = program.live, program.kept
+    if kept.deferral is not None and kept.deferral.stored(segment, program, results):
+        return
     if not kept.history and handed(segment, live, results, program.roots > 0, NOTHING):
         return
     saved = stored(segment.cells, live, results)
@@ -158,16 +162,7 @@ def _gathered(cells: list[Cell]) -> list[Any]:
     return [cell[0] for cell in cells]
 
 
-def _stored(cells: dict[int, Cell], live: tuple[int, ...], results: Sequence[Any]) -> dict[int, Cell]:
-    """Put results into the cells of some slots, the first of them in this order; return these cells by slot."""
-    saved: dict[int, Cell] = {}
-    for slot, value in zip(live, results, strict=False):
-        cell = saved[slot] = cells[slot]
-        cell[0] = value
-    return saved
-
-
-gathered, stored = layout.chosen("gathered", _gathered), layout.chosen("stored", _stored)
+gathered = layout.chosen("gathered", _gathered)
 # What :func:`_store` does for a segment that keeps nothing for sweeps; and what :func:`run_pending` does for one of this thread whose
 # program is compiled and runs from the line from which it ran last, while nobody measures, hooks or packs, and no transformation of JAX
 # is running.

@@ -24,6 +24,7 @@ from tape.statistics import STATS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from tape.graph.boxes import Cell
     from tape.graph.segment import Segment
     from tape.graph.trie import State
 
@@ -55,6 +56,18 @@ def _held(cells: dict[int, Any]) -> tuple[int, ...]:
 held = layout.chosen("held", _held)
 
 
+def _stored(cells: dict[int, Cell], live: tuple[int, ...], results: Sequence[Any]) -> dict[int, Cell]:
+    """Put results into the cells of some slots, the first of them in this order; return these cells by slot."""
+    saved: dict[int, Cell] = {}
+    for slot, value in zip(live, results, strict=False):
+        cell = saved[slot] = cells[slot]
+        cell[0] = value
+    return saved
+
+
+stored = layout.chosen("stored", _stored)
+
+
 _KEPT: dict[int, list[Any]] = {0: [None]}
 _ALONE = sys.getrefcount(_KEPT[0])  # the same, where it is looked up
 
@@ -67,6 +80,7 @@ class Kept(NamedTuple):
     dead: frozenset[int] = frozenset()
     read: tuple[int, ...] = ()
     heavy: bool = False  # much of what Variables hold is not read by sweeps
+    deferral: Any = None  # what has gradients that Variables hold wait until somebody looks (tape.programs.deferral)
 
 
 def residuals(state: State, live: tuple[int, ...], released: frozenset[int], *, packs: bool = False, few: bool = False) -> Kept:
@@ -188,7 +202,8 @@ def forget(segment: Segment, *, origins: bool = False) -> None:
     if not origins:
         segment.origins = {slot: end for slot, end in segment.origins.items() if slot in segment.state.cut}  # sweeps end there as before
     run = segment.run
-    segment.run = NOTHING if run is None or not run.failed else Run({}, run.failed)  # what failed still says why
+    # What failed still says why, and what waits is still there for who looks.
+    segment.run = NOTHING if run is None or not (run.failed or run.deferred) else Run({}, run.failed, deferred=run.deferred)
     segment.functions, segment.hooks = {}, {}
 
 
@@ -289,7 +304,7 @@ def _let_go(segment: Segment, run: Run, live: tuple[int, ...]) -> int:
     elif segment.trace is None and not run.failed:
         saved, read = run.saved, still.slots
         if not read.issuperset(saved):
-            segment.run = Run({slot: kept for slot, kept in saved.items() if slot in read}, boxed=run.boxed)
+            segment.run = run._replace(saved={slot: kept for slot, kept in saved.items() if slot in read})
         if still.unread:
             leaves = list(segment.leaves)
             for i in still.unread:

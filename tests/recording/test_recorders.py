@@ -26,7 +26,7 @@ from tape.extend import update
 from tape.graph import trie
 from tape.graph.scope import LOCAL, close
 from tape.graph.segment import NOTHING, Segment
-from tape.programs import program, retention
+from tape.programs import retention
 from tape.programs.program import look
 from tape.recording import plain, record
 from tape.rules import table
@@ -569,7 +569,7 @@ def test_a_segment_that_keeps_nothing_is_handed_its_results_as_by_python():
         if hand:
             assert layout.NATIVE.handed(segment, (y._place.slot,), results, False, NOTHING)
         else:
-            program._stored(segment.cells, (y._place.slot,), results)
+            retention._stored(segment.cells, (y._place.slot,), results)
             segment.ran(NOTHING)
             retention.forget(segment)
         close(segment)
@@ -683,7 +683,7 @@ def test_results_are_stored_in_the_cells_of_their_slots():
     assert list(saved) == [5, 3]
     assert saved[5] is cells[5]
     assert cells[7] == [None]
-    assert saved == program._stored({3: [None], 5: [None]}, (5, 3), ["five", "three", "more"])
+    assert saved == retention._stored({3: [None], 5: [None]}, (5, 3), ["five", "three", "more"])
     with pytest.raises(KeyError):
         layout.NATIVE.stored(cells, (4,), ["four"])
     for wrong in ([(1,)], [[]], [None]):
