@@ -136,6 +136,12 @@ if TYPE_CHECKING or NATIVE is None:
 
         __slots__ = ("executable", "kept", "live", "roots", "site", "size")
 
+        executable: Callable[..., Any] | None
+        kept: Any
+        live: tuple[int, ...]
+        roots: int
+        size: int
+
     class Bound:
         """See :class:`tape.jitting.binding.Binding`."""
 

@@ -1178,6 +1178,7 @@ LISTED = {
     "tape/insight/explaining.py:explain: {} must be": "says what it takes",
     "tape/insight/picture.py:Picture.svg": "needs an environment without Graphviz, or one that is too slow: tests/insight/test_drawing.py",
     "tape/insight/picture.py:{}: group must be": "says which groups there are",
+    "tape/programs/deferral.py:a gradient had no value": "needs a step that ran often: tests/programs/test_deferral.py",
     "tape/jitting/tracing.py:jit: the function looks": "the error that it quotes has the advice",
     "tape/transforms/reverse.py:grad: the function returned dtype": "says what is asked of the function",
     "tape/transforms/jacobians.py:{}: the function returned dtype": "says what is asked of the function",

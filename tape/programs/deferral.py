@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from tape.graph.boxes import Cell
     from tape.graph.segment import Segment
     from tape.graph.trie import State
+    from tape.layout import Choice
     from tape.programs.background import Job
-    from tape.programs.execution import Program
     from tape.programs.foresight import Part
 
 FEW = 16  # steps, before the second program is compiled,
@@ -46,10 +46,10 @@ GRADIENTS = "gradients"  # under which a structure that ends with an optimizer's
 
 
 # What a segment that has run keeps of gradients without values: the program that has them, what it ran on, and their cells by slot.
-Deferred = tuple["Program", "list[Cell]", "dict[int, Cell]"]
+Deferred = tuple["Choice", "list[Cell]", "dict[int, Cell]"]
 
 
-def deferring(program: Program, state: State, part: Part | None) -> Deferral | None:
+def deferring(program: Choice, state: State, part: Part | None) -> Deferral | None:
     """Return what has gradients of a compiled program wait; None where it has none, or somebody else sees what it computes."""
     slots = state.known_of(GRADIENTS)
     if slots is None or part is None or part.jaxpr.effects or program.kept.history or there_are_several():
@@ -76,7 +76,7 @@ class Deferral:
         self._brief: Callable[..., Sequence[Any]] | None = None
         self.before: Callable[[], Segment | None] = lambda: None  # the segment whose gradients wait
 
-    def stored(self, segment: Segment, program: Program, results: Sequence[Any]) -> bool:
+    def stored(self, segment: Segment, program: Choice, results: Sequence[Any]) -> bool:
         """Store the results of a run without gradients in its segment; return False, with nothing done, where all results are there."""
         if len(results) == len(program.live):
             self._calls += 1
@@ -93,7 +93,7 @@ class Deferral:
         forget(segment, origins=program.roots > 0)
         return True
 
-    def _advance(self, program: Program, values: Sequence[Any]) -> None:
+    def _advance(self, program: Choice, values: Sequence[Any]) -> None:
         """Have the program without gradients compiled, or run from now on."""
         if self._brief is None and self._job is None:
             self._due = self._calls + self._part.work.calls
