@@ -5,20 +5,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from interop.arrival import needing
 
 with needing("einops", "einops"):
     from einops import _backends as backends  # where einops finds the backends of other libraries: the subclasses of its class
 
+from collections.abc import Sequence
+
+import numpy as np
+
 import tape
 import tape.numpy as tnp
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy as np
 
 __all__ = ["Backend"]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import zlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +13,6 @@ import numpy as np
 
 from tape.errors import TapeTypeError, TapeValueError
 from tape.jaxapi import words
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 SCALARS = (bool, int, float, complex, str)
 _PLAIN = words("bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 bfloat16 float32 float64 complex64")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 
@@ -12,14 +12,13 @@ from interop.arrival import needing
 with needing("equinox", "equinox"):
     import equinox
 
+from collections.abc import Callable
+
 import tape
 from interop.lift import lift
 from interop.modules import Bridge, check_names, is_array, is_inexact, remade
 from tape import extend
 from tape.errors import TapeAttributeError, TapeTypeError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["Module"]
 

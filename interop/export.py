@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.export
@@ -14,9 +15,6 @@ from tape import jaxapi
 from tape.errors import LeakedTracerError, TapeTypeError
 from tape.graph.segment import Handle
 from tape.ops.linear import equations_in
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 _CALLBACKS = frozenset(("pure_callback", "io_callback", "debug_callback", "debug_print"))
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.core
@@ -15,12 +16,8 @@ from tape.graph import lines
 from tape.graph.scope import LOCAL, in_scope
 from tape.graph.trie import CONSTANT
 from tape.ops.interning import intern
+from tape.ops.kernel import Op
 from tape.recording import record
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tape.ops.kernel import Op
 
 _INSIDE = (*[str(Path(str(module.__file__)).parent) + "/" for module in (jax, jaxlib, tape)], str(Path(__file__).parent) + "/", "<")
 

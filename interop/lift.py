@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
@@ -27,11 +28,7 @@ from tape.ops.interning import intern
 from tape.ops.kernel import Op
 from tape.programs.program import look
 from tape.recording import record
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
-
-    from tape.variables.variable import Variable
+from tape.variables.variable import Variable
 
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
 _ZERO = np.float32(0)

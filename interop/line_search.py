@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +14,6 @@ import tape
 from tape import extend
 from tape.errors import TapeTypeError, TapeValueError
 from tape.jaxapi import Tracer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 _NEEDED = (
     "Optimizer.step: optax's transformation needs more than gradients ({}); call optimizer.step(value=loss) or, for a line search such as "

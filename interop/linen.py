@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from itertools import chain
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 
@@ -17,14 +17,13 @@ with needing("flax", "linen", "flax"):
     from flax.core import FrozenDict
     from flax.core.scope import in_filter
 
+from collections.abc import Callable, Sequence
+
 import tape
 from interop.lift import lift
 from interop.modules import Bridge, check_names, is_array, is_inexact, remade, replace
 from tape import extend
 from tape.errors import TapeAttributeError, TapeTypeError, TapeValueError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 __all__ = ["Module"]
 

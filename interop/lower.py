@@ -7,7 +7,8 @@ see of the tape's derivative (hooks, rules of the user's own) is in the tape's s
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, overload
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, overload
 
 import jax
 import jax.errors
@@ -20,7 +21,7 @@ from tape.functions.linear_map import is_zero, linear_map, zero_tangent
 from tape.graph import boundary
 from tape.graph.kinds import differentiable
 from tape.graph.scope import LOCAL, within
-from tape.graph.segment import Handle, behind, is_variable
+from tape.graph.segment import Handle, Segment, behind, is_variable
 from tape.modes import enable_grad
 from tape.ops.linear import equations_in
 from tape.programs.program import look
@@ -28,12 +29,7 @@ from tape.recording import record
 from tape.rules import table
 from tape.sweeps.sweep import Sweep, target_of
 from tape.transforms.inputs import check_recorded
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from tape.graph.segment import Segment
-    from tape.variables.variable import Variable
+from tape.variables.variable import Variable
 
 
 @overload

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +15,6 @@ from tape import extend
 from tape.errors import TapeRuntimeError, TapeTypeError, TapeValueError
 from tape.graph.scope import LOCAL
 from tape.graph.watcher import NOBODY
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
 
 REPAIR = (
     "have the function close over the module, and call it as it is or through tape.jit, with loss.backward() for gradients and "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,14 +14,13 @@ from interop.arrival import needing
 with needing("flax", "nnx", "flax"):
     from flax import nnx
 
+from collections.abc import Callable, Iterator
+
 import tape
 from interop.lift import lift
 from interop.modules import REPAIR, Bridge, check_names, is_array, is_inexact, remade, replace
 from tape import extend
 from tape.errors import LeakedTracerError, TapeAttributeError, TapeRuntimeError, TapeTypeError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 __all__ = ["Module"]
 

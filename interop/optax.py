@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import pickle
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,8 @@ from interop.arrival import needing
 with needing("optax", "optax"):
     import optax
 
+from collections.abc import Callable, Iterator
+
 import tape
 from interop.lift import lift_exactly
 from interop.line_search import LackingError, checked_loss, searched
@@ -25,9 +27,6 @@ from interop.scaling import DynamicLossScale, LossScaleState, all_finite, chosen
 from interop.states import alike, check_contents, contents, injected, kept, owners, synced, zeroed
 from tape import extend
 from tape.errors import SeedError, TapeTypeError, TapeValueError, unknown_keyword
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 R = TypeVar("R")
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from operator import is_
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +16,6 @@ from interop.states import Hyperparameters, contents, held, plain, settable
 from tape import extend
 from tape.errors import TapeTypeError, TapeValueError
 from tape.jaxapi import Tracer
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _HANDED = 64  # containers that are looked at again
 

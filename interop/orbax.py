@@ -6,7 +6,7 @@ import contextlib
 import pathlib
 import secrets
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,10 +16,9 @@ from interop.arrival import needing
 with needing("orbax-checkpoint", "orbax"):
     import orbax.checkpoint as ocp
 
-from tape.errors import TapeValueError
+from collections.abc import Mapping
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from tape.errors import TapeValueError
 
 __all__ = ["read", "write"]
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from typing import Any
 
 import jax
 import optax
 
 from tape.errors import TapeTypeError, TapeValueError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 PARAMS = "params"
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 import pathlib
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from interop.arrival import needing
 
@@ -14,12 +14,11 @@ with needing("safetensors", "safetensors"):
     import safetensors
     import safetensors.numpy
 
+from collections.abc import Mapping
+
+import numpy as np
+
 from tape.errors import TapeValueError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import numpy as np
 
 __all__ = ["read", "write"]
 

@@ -10,7 +10,8 @@ import copy
 import importlib
 import os
 import pathlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +21,6 @@ from interop.encoding import decoded, encoded, is_key, is_scalar
 from interop.modules import Bridge
 from tape import extend
 from tape.errors import TapeTypeError, TapeValueError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = ["load", "load_state_dict", "named_leaves", "save", "state_dict"]
 

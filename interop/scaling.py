@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from tape.errors import TapeTypeError, TapeValueError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 @dataclasses.dataclass(frozen=True)

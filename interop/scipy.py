@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +15,6 @@ import tape
 import tape.numpy as tnp
 from tape import extend
 from tape.errors import TapeError, TapeTypeError, TapeValueError, check_callable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 __all__ = ["least_squares", "minimize"]
 

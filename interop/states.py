@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Sequence
 from operator import is_
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +14,6 @@ import optax
 import tape
 from tape import extend
 from tape.errors import TapeTypeError, TapeValueError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
 
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
 

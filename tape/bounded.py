@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Hashable
+from typing import TypeVar
 
 from tape.statistics import STATS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
 
 K = TypeVar("K", bound="Hashable")
 V = TypeVar("V")

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from tape import jaxapi, layout
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 Configuration = tuple[Any, ...]  # one value per setting in jaxapi.SETTINGS; equal ones are one object
 

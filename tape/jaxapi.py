@@ -10,8 +10,10 @@ import copy
 import functools
 import inspect
 import warnings
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import CodeType
+from typing import Any
 
 import jax
 import jax.ad_checkpoint
@@ -29,10 +31,6 @@ from jax.dtypes import float0
 from jax.extend import source_info_util as names
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var, jaxpr_as_fun, primitives
 from jax.interpreters import ad, batching, mlir
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from types import CodeType
 
 __all__ = [  # what is taken over as it is
     "ClosedJaxpr",

@@ -11,12 +11,10 @@ import importlib
 import os
 import sysconfig
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tape.errors import TapeImportError, TapeValueError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 VARIABLE = "TAPE_RECORDER"
 CONTRACT = 17  # changes with what the two sides know of each other: an extension that was built before that is not used

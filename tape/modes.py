@@ -10,15 +10,13 @@ import functools
 import inspect
 import threading
 import types
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from types import TracebackType
+from typing import Any, ClassVar, Self, TypeVar
 
 from tape.errors import TapeRuntimeError, TapeTypeError, check_flag
 from tape.graph.scope import LOCAL, close, set_scope, switch
 from tape.graph.trie import CONSTANT, RECORD
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-    from types import TracebackType
 
 F = TypeVar("F", bound="Callable[..., Any]")
 

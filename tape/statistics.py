@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from tape import layout
-from tape.accounts.records import Limited
+from tape.accounts.records import Compilation, Limited
 from tape.accounts.words import told
 from tape.terminal import html_table
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tape.accounts.records import Compilation
 
 _SITES = 512  # lines from which runs come, by reason
 _COMPILATIONS = 256  # that are told, the latest

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -24,9 +25,6 @@ from interop.autograd.vspaces import VSpace, vspace
 from tape.errors import TapeTypeError
 from tape.graph import constants
 from tape.transforms.forward import Linear, zeros
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = [
     "VSpace",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -17,9 +18,6 @@ from tape import numpy as tnp
 from tape.errors import TapeTypeError
 from tape.transforms.forward import swept
 from tape.transforms.jacobians import _basis
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 make_vjp = unary_to_nary(core.make_vjp)
 make_jvp = unary_to_nary(core.make_jvp)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -22,9 +23,6 @@ from tape.functions.function import Function
 from tape.graph import constants
 from tape.graph.scope import LOCAL
 from tape.graph.trie import RECORD
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
 
 primitive_vjps: dict[Any, Callable[..., Any]] = {}
 primitive_jvps: dict[Any, Callable[..., Any]] = {}

@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -29,9 +30,6 @@ from tape.sweeps.differentiation import gradients
 from tape.sweeps.plan import behind
 from tape.sweeps.sweep import target_of
 from tape.transforms.inputs import check_recorded
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 _ALIAS = Op("alias", lambda x: x)
 _FLOATING = frozenset({np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.complex64), np.dtype(np.complex128)})

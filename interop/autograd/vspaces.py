@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -10,9 +11,6 @@ import numpy as np
 from interop.autograd.trees import is_variable
 from tape import numpy as tnp
 from tape.errors import TapeTypeError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 __all__ = ["VSpace", "vspace"]
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from tape.errors import TapeTypeError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["get_name", "unary_to_nary", "wraps"]
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -18,9 +19,6 @@ from tape.graph import boundary
 from tape.graph.scope import LOCAL
 from tape.graph.trie import RECORD
 from tape.programs.program import look
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 
 class NothingError(Exception):

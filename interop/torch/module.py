@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import jax
 import torch
@@ -18,9 +19,6 @@ from tape import extend
 from tape.errors import LostGradientError, TapeAttributeError, TapeTypeError, TapeValueError
 from tape.graph.scope import LOCAL
 from tape.graph.trie import RECORD
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 _CHANGING = frozenset(  # of torch's own methods, those that would change what the Variables have
     (

@@ -6,7 +6,8 @@ A call keeps its part of the tape, and torch's backward sweeps it.  A derivative
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -23,9 +24,6 @@ from tape.graph.scope import within
 from tape.modes import eager, enable_grad, no_grad
 from tape.programs.program import look
 from tape.recording import record
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 
 def to_torch(tape_fun: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,17 +19,13 @@ import torch
 
 import tape
 from interop.torch.graphs import NothingError, check_sources, op_named
+from interop.torch.store import Store
 from interop.torch.structures import Holders, check_tensors, mapped, parted, tensor_holders
 from interop.torch.tensors import aval_of, check_dtype, conjugated
 from tape import extend, jaxapi
 from tape.errors import LeakedTracerError, TapeTypeError
 from tape.graph.kinds import differentiable
 from tape.programs.program import look
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from interop.torch.store import Store
 
 
 class _Program:

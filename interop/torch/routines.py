@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 
 from interop.torch.graphs import Graph, NothingError, check_sources, op_named
 from interop.torch.programs import record_traced
+from interop.torch.store import Store
 from interop.torch.structures import Holders, check_tensors, find, is_plain, mapped, parted, tensor_holders
 from interop.torch.tensors import own, shared
 from tape import extend
@@ -18,11 +20,6 @@ from tape.errors import LostGradientError
 from tape.graph import boundary
 from tape.graph.constants import operand
 from tape.graph.scope import LOCAL
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from interop.torch.store import Store
 
 
 class _Place:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,9 +16,6 @@ from interop.torch.tensors import check_dtype, own, to_array, to_variable
 from tape import extend
 from tape.errors import TapeTypeError
 from tape.programs.program import look
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 _STORES = itertools.count(1)
 _Places = list[tuple[torch.nn.Module, str]]

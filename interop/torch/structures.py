@@ -6,9 +6,9 @@ import copy
 import dataclasses
 import types
 from collections import deque
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,9 +16,6 @@ import torch
 import tape
 from tape.callables.objects import COMPOSED, attributes, in_cell
 from tape.errors import LostGradientError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
 
 
 def mapped(fun: Callable[[Any], Any], tree: Any, holders: Holders | None = None) -> Any:

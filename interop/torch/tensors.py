@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +16,6 @@ from tape.errors import TapeOverflowError, TapeTypeError
 from tape.graph import boundary
 from tape.graph.constants import handle, known_array
 from tape.graph.kinds import Place, kind_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _DTYPES = {
     getattr(torch, name): jnp.dtype(name)

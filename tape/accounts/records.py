@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from types import CodeType
+from types import CodeType
+from typing import Any, NamedTuple
 
 Line = tuple[str, int]
 

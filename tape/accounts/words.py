@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 import textwrap
-from typing import TYPE_CHECKING, Any, Protocol
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
 
+from tape.accounts.records import Compilation, Limited, Line, Site
 from tape.terminal import aligned, clipped, coloured, columns, counted, named, painted, placed, short_files, source_of
-
-if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Callable, Iterator, Sequence
-
-    from tape.accounts.records import Compilation, Limited, Line, Site
 
 # Why what is pending runs: what happened, and what would avoid it.
 REASONS = {

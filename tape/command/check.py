@@ -6,7 +6,8 @@ import argparse
 import contextlib
 import json
 import time
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -14,12 +15,7 @@ import numpy as np
 from tape.command.targets import Drawing, arguments, find
 from tape.errors import GradientMismatch, TapeValueError
 from tape.terminal.progress import progress
-from tape.testing import check_gradients
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tape.testing import Report
+from tape.testing import Report, check_gradients
 
 WIDE = {"float64", "complex128", "int64"}
 EXAMPLES = """examples:

@@ -8,8 +8,9 @@ import linecache
 import statistics
 import textwrap
 import time
+from collections.abc import Callable
 from contextlib import redirect_stdout
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +20,6 @@ import tape
 from tape.insight.explaining import Explanation
 from tape.terminal import coloured, columns, painted
 from tape.terminal.progress import progress
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 WIDEST = 100  # columns that a guided run fills
 _ROUNDS, _STEPS, _FIRST = 12, 30, 60

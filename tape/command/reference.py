@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +14,6 @@ from tape.graph.kinds import differentiable
 from tape.ops.running import quick_options
 from tape.rules import Example
 from tape.testing.samples import draw_like
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 STEP = 1e-3
 NUMERIC = 1e-6  # error of the differences, relative to the summands of the slope

@@ -13,9 +13,10 @@ import shutil
 import textwrap
 import time
 import warnings
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,9 +32,6 @@ from tape.statistics import STATS
 from tape.terminal import coloured, columns, painted, size
 from tape.terminal.progress import progress
 from tape.testing.samples import draw, draw_like, examples_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 # What each extra of this distribution installs, and what it is for; a test holds this equal to pyproject.toml.
 EXTRAS = {

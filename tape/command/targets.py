@@ -9,16 +9,14 @@ import math
 import pathlib
 import sys
 import typing
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from tape.errors import TapeTypeError, TapeValueError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 UNKNOWN_SHAPE = (3,)  # of arrays whose annotation says nothing of a shape
 SIZES = (2, 3, 4, 5, 6)  # of the named axes of an annotation, in the order of their first use

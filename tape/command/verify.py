@@ -7,7 +7,8 @@ import dataclasses
 import functools
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +21,6 @@ from tape.ops.pullback import pullback
 from tape.rules import Example, Rule, registered
 from tape.terminal.progress import progress
 from tape.testing.samples import draw, draw_like, examples_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 # What a gradient in these dtypes may differ from the one in float64, relative to the largest entry: the domains are well-conditioned.
 RELATIVE = {"float16": 2e-2, "bfloat16": 2e-1, "float32": 3e-4, "complex64": 3e-4, "float64": 1e-9, "complex128": 1e-9}

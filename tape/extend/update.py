@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tape import layout
 from tape.configuration import CHANGES
-from tape.graph.kinds import LeafPlace
+from tape.graph.kinds import Kind, LeafPlace, Place
 from tape.graph.scope import LOCAL
-from tape.graph.segment import Handle, SegmentClosedError, made_at, node_of
+from tape.graph.segment import Handle, Segment, SegmentClosedError, made_at, node_of
 from tape.graph.trie import State, link
 from tape.graph.watcher import NOBODY
 from tape.programs.deferral import GRADIENTS
 from tape.programs.failures import check_slots
 from tape.programs.program import run_pending
 from tape.recording.entering import CONCRETE, current, place_in
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tape.graph.kinds import Kind, Place
-    from tape.graph.segment import Segment
-    from tape.variables.variable import Variable
+from tape.variables.variable import Variable
 
 
 @dataclass(slots=True, eq=False)

@@ -5,18 +5,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import Any, Literal, overload
 
 from tape.errors import GradientDtypeError, GradientShapeError, RuleError, TapeTypeError, TapeValueError, check_callable
 from tape.graph.boundary import Caller, recorded
 from tape.graph.scope import LOCAL, within
 from tape.graph.segment import Handle, V
 from tape.recording import record
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
 
 _numbers = itertools.count()
 

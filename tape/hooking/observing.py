@@ -8,25 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, ClassVar
 
 from tape.errors import TapeTypeError
 from tape.graph.lines import user_line
 from tape.graph.scope import LOCAL, within
-from tape.graph.segment import Handle
+from tape.graph.segment import Handle, Segment
 from tape.graph.trees import variables_in
+from tape.graph.trie import State
 from tape.hooking.handles import calling, replacements
 from tape.modes import Mode
 from tape.recording import record
 from tape.recording.template import ARRAY, fill
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from types import TracebackType
-
-    from tape.graph.segment import Segment
-    from tape.graph.trie import State
 
 
 class SeenOp:

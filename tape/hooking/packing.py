@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from typing import TYPE_CHECKING, Any, TypeGuard
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -20,19 +22,13 @@ from tape.graph.boxes import Box, Cell
 from tape.graph.scope import LOCAL, no_segment, parked, set_scope
 from tape.graph.segment import Handle, LeafNode, Run, Segment
 from tape.graph.trees import leaves_of
-from tape.graph.trie import CONSTANT
+from tape.graph.trie import CONSTANT, State
 from tape.graph.watcher import NOBODY
 from tape.modes import Mode
 from tape.programs.failures import naming
 from tape.programs.program import look, run_pending
 from tape.programs.retention import leaf_slots
 from tape.recording import record
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from types import TracebackType
-
-    from tape.graph.trie import State
 
 
 class Packing:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
+from tape.insight.entries import Entry
 from tape.jaxapi import words
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tape.insight.entries import Entry
 
 COMPARISONS = words("greater greater_equal less less_equal equal not_equal logical_and logical_or logical_not isnan isfinite isinf isclose")
 CHOICES = words("argmax argmin argsort searchsorted nonzero argpartition digitize categorical")

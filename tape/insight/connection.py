@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tape.insight import causes
 from tape.insight.causes import Cause
+from tape.insight.entries import Entry
 from tape.insight.listing import Tape
-from tape.insight.notes import Leaf
+from tape.insight.notes import Leaf, Place
+from tape.insight.reading import Line, Reading
 from tape.sweeps.seeds import describe
-
-if TYPE_CHECKING:
-    from tape.insight.entries import Entry
-    from tape.insight.notes import Place
-    from tape.insight.reading import Line, Reading
 
 
 class Connection:

@@ -5,27 +5,23 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 
 from tape.graph.scope import within
+from tape.graph.segment import Handle
 from tape.insight.causes import norm
+from tape.insight.entries import Entry
 from tape.insight.folding import Block, folded
+from tape.insight.reading import Reading
 from tape.insight.scopes import scope_of
 from tape.programs.program import look
 from tape.sweeps.seeds import require_grad, seeds_of, wide
 from tape.sweeps.sweep import Sweep
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from tape.graph.segment import Handle
-    from tape.insight.entries import Entry
-    from tape.insight.reading import Reading
-
 
 _ROW = 80  # items side by side
 

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from tape import jaxapi
-from tape.graph.kinds import kind_of
+from tape.graph.kinds import Kind, kind_of
 from tape.graph.length import bytes_of
 from tape.graph.lines import is_foreign
 from tape.ops.linear import equations_in, held_by
 from tape.recording.template import ARRAY, fill
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    import numpy as np
-
-    from tape.graph.kinds import Kind
 
 
 @dataclass(frozen=True, slots=True, eq=False)

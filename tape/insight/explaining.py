@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,18 +19,13 @@ from tape.insight import causes
 from tape.insight.causes import Cause, norm
 from tape.insight.connection import Connection
 from tape.insight.entries import signature, types
+from tape.insight.listing import Tape
 from tape.insight.measuring import Measurement, PathStep
 from tape.insight.names import name_of
 from tape.insight.picture import Picture
 from tape.insight.runs import BackwardError
 from tape.sweeps.seeds import describe
 from tape.terminal import coloured, columns, html_table, is_terminal, painted, placed, source_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tape.insight.listing import Tape
-
 
 _PAGE = 88  # characters of a line in a notebook
 _SHARED = "ops that were recorded before have the lines of then, also of an equal function; in a tape.Tape() they have this time's"

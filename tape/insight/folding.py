@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, Union
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple, TypeAlias, Union
 
 from tape.insight.entries import Entry
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
 
 _LONGEST = 4096  # entries in a block
 

@@ -6,7 +6,8 @@ gradient.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,16 +15,12 @@ import numpy as np
 from tape import jaxapi
 from tape.graph.kinds import differentiable, kind_of
 from tape.insight import causes
+from tape.insight.causes import Cause
 from tape.insight.entries import Entry, Value, line_of, weight
 from tape.ops.linear import held_by
 from tape.ops.pullback import pullback
 from tape.programs.naming import named_by
 from tape.rules import parameters
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from tape.insight.causes import Cause
 
 _MOST = 1000  # primitives that are run
 _CALLS = frozenset(["jit", "pjit", "closed_call", "core_call", "call", "remat2", "checkpoint", "remat"])

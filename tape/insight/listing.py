@@ -6,7 +6,10 @@ import functools
 import sys
 import textwrap
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Self, overload
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, overload
 
 import jax
 
@@ -17,7 +20,8 @@ from tape.graph.segment import Handle
 from tape.graph.trees import leaves_of
 from tape.insight import text
 from tape.insight.drawing import cotangents, norms
-from tape.insight.notes import Lone, Notes, Record
+from tape.insight.entries import Entry, Value
+from tape.insight.notes import Lone, Notes, Record, Span
 from tape.insight.past import Past
 from tape.insight.picture import Picture, check_options
 from tape.insight.reading import Reading
@@ -26,14 +30,6 @@ from tape.modes import Mode
 from tape.sweeps.differentiation import gradients
 from tape.sweeps.seeds import variables, variables_of_tree
 from tape.terminal import Shown, clipped, counted, dressed, size
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-    from types import TracebackType
-
-    from tape.insight.entries import Entry, Value
-    from tape.insight.notes import Span
 
 
 class _Open(Mode):

@@ -6,7 +6,8 @@ import functools
 import itertools
 import operator
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,20 +15,14 @@ from tape import jaxapi
 from tape.errors import ReleasedTapeError
 from tape.insight import causes
 from tape.insight.causes import Cause, norm
-from tape.insight.entries import plain, turns_of
+from tape.insight.connection import Connection
+from tape.insight.entries import Entry, plain, turns_of
 from tape.insight.inside import Inside
+from tape.insight.notes import Place
 from tape.insight.replaying import UNKNOWN, Replay
 from tape.insight.runs import BackwardError, Runner
 from tape.sweeps.plan import FunctionOp
 from tape.terminal.progress import progress
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tape.insight.connection import Connection
-    from tape.insight.entries import Entry
-    from tape.insight.notes import Place
-
 
 _LONG = 2000  # entries for which a bar is shown
 _VAGUE = frozenset(["domain", "infinite slope", "infinity", "overflow", "underflow", "zero slope"])  # what is said where no name tells

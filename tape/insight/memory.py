@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from tape.graph.segment import LeafNode, behind
+from tape.accounts.records import Line
+from tape.graph.segment import LeafNode, Segment, behind
+from tape.graph.trie import State
 from tape.graph.wengert import producers
-from tape.insight.names import reached
+from tape.insight.names import Reached, reached
 from tape.programs.retention import leaf_slots, swept
 from tape.statistics import STATS
 from tape.terminal import Shown, aligned, clipped, counted, dressed, named, narrowed, painted, short_files, size
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from tape.accounts.records import Line
-    from tape.graph.segment import Segment
-    from tape.graph.trie import State
-    from tape.insight.names import Reached
 
 
 @dataclass(frozen=True, slots=True)

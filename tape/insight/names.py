@@ -9,15 +9,13 @@ import sys
 import traceback
 import types
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
+from typing import Any, NamedTuple
 
 from tape.callables.objects import MISSING, attributes, in_cell
 from tape.graph.lines import is_foreign
 from tape.graph.segment import Handle
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from types import FrameType
 
 _LIBRARIES = frozenset(("jax", "jaxlib", "numpy", "builtins", "_pytest", "pytest", "pluggy", "threading", "logging", "importlib"))
 _PLAIN = (str, bytes, bytearray, int, float, complex, bool, type(None), type, types.ModuleType, types.BuiltinFunctionType, types.CodeType)

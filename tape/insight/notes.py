@@ -10,27 +10,22 @@ from __future__ import annotations
 import contextlib
 import sys
 import weakref
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import FrameType
+from typing import Any, NamedTuple
 
 from tape import jaxapi
-from tape.graph.kinds import is_scalar
+from tape.accounts.records import Line
+from tape.graph.kinds import Kind, is_scalar
 from tape.graph.lines import user_frame, user_line
 from tape.graph.scope import LOCAL, within
-from tape.graph.segment import LeafNode
+from tape.graph.segment import LeafNode, Segment
 from tape.graph.trees import variables_in
+from tape.graph.trie import State
 from tape.insight.names import name_of
 from tape.recording import record
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from types import FrameType
-
-    from tape.accounts.records import Line
-    from tape.graph.kinds import Kind
-    from tape.graph.segment import Segment
-    from tape.graph.trie import State
-    from tape.sweeps.plan import Instruction
+from tape.sweeps.plan import Instruction
 
 
 def _nobody() -> None:

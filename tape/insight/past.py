@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import sys
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
-from tape.graph.kinds import is_scalar
+from tape.graph.kinds import Kind, is_scalar
 from tape.graph.lines import user_frame
-from tape.graph.segment import LeafNode, Segment, WayBack
+from tape.graph.segment import Handle, LeafNode, Segment, WayBack
 from tape.graph.trie import SWEEP, State
 from tape.graph.wengert import needed
 from tape.insight.names import walk
 from tape.insight.notes import Leaf, Mark, Part, Span
+from tape.ops.kernel import Kernel, Op
 from tape.programs.retention import leaf_slots
 from tape.statistics import STATS
 from tape.sweeps import emission
 from tape.sweeps.plan import ADD, FunctionOp, Plan
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tape.graph.kinds import Kind
-    from tape.graph.segment import Handle
-    from tape.ops.kernel import Kernel, Op
 
 
 class Past:

@@ -9,17 +9,15 @@ import math
 import shutil
 import string
 import subprocess
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tape.errors import TapeImportError, TapeRuntimeError, TapeTypeError, TapeValueError, check_flag
 from tape.insight.drawing import Group, lanes
 from tape.insight.entries import Entry, types
 from tape.insight.scopes import scope_of
 from tape.terminal import counted, size, source_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 _FEW = 60  # entries that DOT and Mermaid show one by one; above, groups are closed
 _COLOURS = ("#dbe7ff", "#ffe3cc", "#d8f3dc", "#f3d9fa")

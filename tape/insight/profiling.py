@@ -5,29 +5,26 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import jax
 
+from tape.accounts.records import Line
 from tape.errors import TapeValueError, check_flag
 from tape.graph.meters import METERS
 from tape.insight import profiling_rows as rows
 from tape.insight.profiling_lines import Lines
 from tape.insight.profiling_meter import PARTS, Ledger, ThreadMeter, clock, heard
+from tape.insight.profiling_parts import Runs
 from tape.insight.profiling_peak import Peak
+from tape.insight.profiling_rows import Row
 from tape.insight.profiling_trace import Traced
 from tape.insight.scopes import KINDS
 from tape.locks import holding
 from tape.modes import Mode
 from tape.terminal import Shown, clipped, counted, dressed, duration, number, painted
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tape.accounts.records import Line
-    from tape.insight.profiling_parts import Runs
-    from tape.insight.profiling_rows import Row
 
 F = TypeVar("F", bound="Callable[..., Any]")
 _LISTENING = threading.Lock()

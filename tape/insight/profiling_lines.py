@@ -10,21 +10,17 @@ from __future__ import annotations
 import random
 import weakref
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tape.graph.lines import user_line
 from tape.graph.scope import LOCAL, set_scope
-from tape.graph.segment import LeafNode
+from tape.graph.segment import LeafNode, Segment
 from tape.graph.trees import variables_in
+from tape.graph.trie import State
 from tape.insight.notes import Notes, depth_of, entries_of, entries_since, last_entry, segment_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tape.graph.segment import Segment
-    from tape.graph.trie import State
-    from tape.sweeps.plan import Instruction
+from tape.sweeps.plan import Instruction
 
 _QUIET = 3  # runs in a row whose lines are known, and no more are noted
 _STRUCTURES = 2048  # known at most

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 
 from tape import jaxapi
+from tape.accounts.records import Line
 from tape.graph.meters import METERS
 from tape.graph.scope import LOCAL
+from tape.graph.segment import Segment
+from tape.graph.trie import State
 from tape.insight import profiling_samples
-from tape.insight.profiling_lines import Lines, Seen
+from tape.insight.profiling_lines import Known, Lines, Seen
 from tape.insight.profiling_parts import Runs, Site, let_go, site
 from tape.insight.profiling_peak import Peaks
 from tape.insight.profiling_samples import Samples
@@ -25,14 +29,6 @@ from tape.programs.execution import Program
 from tape.programs.interpretation import needed_entries, one_by_one
 from tape.statistics import STATS
 from tape.terminal import named
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
-
-    from tape.accounts.records import Line
-    from tape.graph.segment import Segment
-    from tape.graph.trie import State
-    from tape.insight.profiling_lines import Known
 
 clock = time.perf_counter
 PARTS = ("programs", "compiling", "waiting")  # what takes time but Python

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import FrameType
+from typing import Any, NamedTuple
 
+from tape.accounts.records import Line
 from tape.graph.lines import is_foreign
 from tape.graph.trie import SWEEP
+from tape.insight.profiling_lines import Known
 from tape.insight.profiling_samples import is_standard
+from tape.jaxapi import Jaxpr
 from tape.ops.costs import predicted
 from tape.ops.linear import held_by
 from tape.ops.work import bytes_moved, flops, flops_of
 from tape.programs.interpretation import needed_entries
 from tape.programs.naming import named_by
 from tape.sweeps.plan import ADD
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from types import FrameType
-
-    from tape.accounts.records import Line
-    from tape.insight.profiling_lines import Known
-    from tape.jaxapi import Jaxpr
-
 
 _FRAMES = 6  # of the user's, by which places are told apart
 

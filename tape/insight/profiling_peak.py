@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from tape.accounts.records import Line
 from tape.graph.length import bytes_of
+from tape.graph.segment import Segment
 from tape.graph.wengert import last_uses
-from tape.jaxapi import DropVar, Literal
+from tape.insight.profiling_lines import Known
+from tape.jaxapi import DropVar, Jaxpr, Literal
+from tape.jitting.tracing import TracedStep
+from tape.programs.execution import Program
 from tape.programs.interpretation import needed_entries
 from tape.programs.naming import named_by
 from tape.statistics import STATS
 from tape.terminal import named, size
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from tape.accounts.records import Line
-    from tape.graph.segment import Segment
-    from tape.insight.profiling_lines import Known
-    from tape.jaxapi import Jaxpr
-    from tape.jitting.tracing import TracedStep
-    from tape.programs.execution import Program
 _SHARE = 0.1  # of the time that passes may go into looking, where the tape has many segments
 _FEW = 64
 

@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import textwrap
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from tape.insight.profiling_parts import Share, Side, parts_of, shared
+from tape.accounts.records import Line
+from tape.insight.profiling_parts import Runs, Share, Side, parts_of, shared
 from tape.insight.scopes import scope_of_line
 from tape.terminal import aligned, clipped, duration, named, number, painted, short_files, size, source_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from tape.accounts.records import Line
-    from tape.insight.profiling_parts import Runs
 
 
 @dataclass(frozen=True, slots=True)

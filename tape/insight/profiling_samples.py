@@ -12,16 +12,13 @@ import sysconfig
 import threading
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from types import FrameType
 
+from tape.accounts.records import Line
 from tape.graph.lines import is_foreign
 from tape.locks import holding
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import FrameType
-
-    from tape.accounts.records import Line
 INTERVAL = 0.002  # seconds
 _KEPT = 4096  # samples that a span which ends later may take back
 

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from tape.insight.profiling_parts import parts_of
+from tape.insight.profiling_meter import Ledger
+from tape.insight.profiling_parts import Share, parts_of
 from tape.terminal import named
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from tape.insight.profiling_meter import Ledger
-    from tape.insight.profiling_parts import Share
 
 _SLICES = 50_000  # of entries that a file shows
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"

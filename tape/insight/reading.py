@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
+from tape.graph.kinds import Kind
 from tape.graph.segment import LeafNode
-from tape.graph.trie import CONSTANT, SWEEP
+from tape.graph.trie import CONSTANT, SWEEP, State
 from tape.insight.entries import Entry, Value
-from tape.insight.notes import Leaf, Lone, Part, Place, Span, place_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from tape.graph.kinds import Kind
-    from tape.graph.trie import State
-    from tape.insight.notes import Mark, Source
+from tape.insight.notes import Leaf, Lone, Mark, Part, Place, Source, Span, place_of
 
 
 class Line(NamedTuple):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,18 +12,13 @@ from tape.errors import ReleasedTapeError, TapeTypeError, TapeValueError
 from tape.graph import boundary
 from tape.graph.segment import Handle
 from tape.insight.notes import Leaf, Lone, Part, Place, place_of
-from tape.insight.runs import FunctionRun
+from tape.insight.reading import Line, Reading
+from tape.insight.runs import FunctionRun, Runner
 from tape.programs.program import look, run_pending
 from tape.programs.retention import leaf_slots
 from tape.programs.traced import differentiable_as_recorded
 from tape.sweeps.plan import FunctionOp
 from tape.sweeps.seeds import describe
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from tape.insight.reading import Line, Reading
-    from tape.insight.runs import Runner
 
 UNKNOWN: Any = object()  # stands for a value that is gone, where that may be
 

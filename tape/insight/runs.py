@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,15 +14,11 @@ from tape.graph.kinds import differentiable
 from tape.graph.scope import parked
 from tape.graph.trees import leaves_of
 from tape.graph.trie import RECORD
+from tape.ops.kernel import Kernel
 from tape.programs.interpretation import at_home
 from tape.programs.program import look
 from tape.recording import record
 from tape.sweeps.differentiation import gradients
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from tape.ops.kernel import Kernel
 
 
 class Runner:

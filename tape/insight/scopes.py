@@ -6,10 +6,8 @@ import ast
 import functools
 import linecache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tape.insight.entries import Entry
+from tape.insight.entries import Entry
 
 KINDS = ("function", "class", "module")
 

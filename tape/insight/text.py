@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-from tape.insight.entries import typed, types
-from tape.insight.folding import Block, folded
+from tape.insight.entries import Entry, Value, typed, types
+from tape.insight.folding import Block, Item, folded
 from tape.terminal import aligned, clipped, excess, named, narrowed, painted, short_files, size
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from tape.insight.entries import Entry, Value
-    from tape.insight.folding import Item
 
 _COLOURS = {"number": "2", "op": "1;36", "type": "33", "bytes": "2", "line": "2"}
 _COLOURS |= {"note": "35", "sweep": "1;34", "leaf": "32", "fold": "1;33"}

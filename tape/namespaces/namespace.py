@@ -12,7 +12,8 @@ import inspect
 import pkgutil
 import sys
 import types
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,9 +28,6 @@ from tape.mirrored.mirror import mirrored
 from tape.mirrored.structures import MIRRORED_CLASSES, mirrored_class
 from tape.recording import record
 from tape.variables.variable import Variable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
 
 
 def _recorded(make: Callable[..., Any], name: str, fun: Callable[..., Any], method: str | None = None) -> Callable[..., Any]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from tape.errors import NonFiniteError
@@ -12,11 +14,6 @@ from tape.hooking.observing import OpHook, SeenOp, hooks
 from tape.jaxapi import debug_callback
 from tape.op_hooks.showing import Nesting, Table, described, has_values, values_of
 from tape.terminal import named
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import jax
 
 
 class Anomaly(NamedTuple):

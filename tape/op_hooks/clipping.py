@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from tape.errors import TapeValueError
+from tape.hooking.handles import RemovableHandle
 from tape.hooking.observing import OpHook, SeenOp
 from tape.ops.interning import intern_op
 from tape.ops.kernel import Op
 from tape.recording import record
 from tape.sweeps.seeds import describe
 from tape.sweeps.seeds import variables as listed
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import jax
-
-    from tape.hooking.handles import RemovableHandle
 
 
 class GradientClipper(OpHook):

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, TextIO
+from collections.abc import Sequence
+from typing import Any, TextIO
 
+from tape.hooking.observing import SeenOp
 from tape.jaxapi import debug_callback
 from tape.op_hooks.showing import WIDTH, Results, described, has_values, norm, values_of
 from tape.terminal import clipped, named
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tape.hooking.observing import SeenOp
 
 
 class Printer(Results):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import html
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +15,6 @@ from tape.jaxapi import Tracer
 from tape.programs.program import look
 from tape.terminal import aligned, narrowed
 from tape.variables.conversion import as_array
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class Nesting(threading.local):

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import statistics
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from tape.errors import TapeValueError
+from tape.hooking.observing import SeenOp
 from tape.op_hooks.showing import Nesting, Results, Table, wait
 from tape.terminal import named, size
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tape.hooking.observing import SeenOp
 
 
 class _Counting(Table, Results):

@@ -8,16 +8,13 @@ import os
 import queue
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+
+from jax.stages import Wrapped
 
 from tape.configuration import applying, configuration
 from tape.graph.meters import METERS, measured
 from tape.locks import holding
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from jax.stages import Wrapped
 
 
 class Job:

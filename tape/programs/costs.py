@@ -5,21 +5,16 @@ These are seconds on one core, of what is predicted of each kernel (:mod:`tape.o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from tape.graph.length import bytes_of
+from tape.graph.trie import Step
 from tape.ops.costs import PROGRAM
-from tape.programs.loops import Carried, Outside, Same
-
-if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Iterable, Sequence
-
-    from tape.graph.trie import Step
-    from tape.ops.kernel import Kernel
-    from tape.programs.loops import Flow, Loop
+from tape.ops.kernel import Kernel
+from tape.programs.loops import Carried, Flow, Loop, Outside, Same
 
 MOVED = 5e-10  # a byte that goes into a stack and out of it again
 TURN = 3e-6  # a turn of a loop of XLA's

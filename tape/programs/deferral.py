@@ -13,31 +13,26 @@ from __future__ import annotations
 import contextlib
 import sys
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from tape import jaxapi
 from tape.accounts.records import Change
 from tape.configuration import applying
 from tape.errors import ExecutionError, OutOfMemoryError
-from tape.graph.segment import NOTHING
-from tape.graph.trie import SWEEP
+from tape.graph.boxes import Cell
+from tape.graph.segment import NOTHING, Segment
+from tape.graph.trie import SWEEP, State
+from tape.layout import Choice
 from tape.ops.building import JaxprBuilder
 from tape.programs import numbers
+from tape.programs.background import Job
 from tape.programs.devices import settling, there_are_several
+from tape.programs.foresight import Part
 from tape.programs.policy import LIMIT, STALLS, TIME
 from tape.programs.retention import forget, held, stored
 from tape.programs.telling import begun, told
 from tape.statistics import STATS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tape.graph.boxes import Cell
-    from tape.graph.segment import Segment
-    from tape.graph.trie import State
-    from tape.layout import Choice
-    from tape.programs.background import Job
-    from tape.programs.foresight import Part
 
 FEW = 16  # steps, before the second program is compiled,
 DEARER = 4  # and times as many after each look, before it runs again

@@ -8,14 +8,12 @@ that are under way at the same time may hold all threads while they wait for mor
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import jax
 
 from tape import jaxapi
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
 
 
 def several(values: Iterable[Any]) -> bool:

@@ -8,15 +8,18 @@ that comes back is compiled whole in the background, and runs compiled when that
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 
 from tape import jaxapi, layout
+from tape.accounts.records import Site
 from tape.bounded import Bounded
 from tape.configuration import checks_results, configuration
-from tape.graph.trie import CLOCK
+from tape.graph.trie import CLOCK, State, Step
 from tape.ops.building import JaxprBuilder
+from tape.ops.kernel import Kernel
 from tape.programs import background, numbers, variations
 from tape.programs.costs import to_compile, to_interpret
 from tape.programs.deferral import deferring
@@ -26,17 +29,10 @@ from tape.programs.interpretation import interpret, needed_entries
 from tape.programs.naming import copy
 from tape.programs.policy import Meetings, new_kernels, new_to_several
 from tape.programs.reasons import ran_alone, why, why_alone
+from tape.programs.retention import Kept
 from tape.programs.rolling import rolled, written
 from tape.programs.telling import begun, timed, told
 from tape.statistics import STATS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Sequence
-
-    from tape.accounts.records import Site
-    from tape.graph.trie import State, Step
-    from tape.ops.kernel import Kernel
-    from tape.programs.retention import Kept
 
 LARGE = 1 << 30  # bytes of an entry's results: memory may run out
 

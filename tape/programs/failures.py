@@ -8,18 +8,14 @@ What no entry is to blame for (Ctrl-C, memory used up) leaves the segment pendin
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
 
 from tape.errors import ExecutionError, NonFiniteError, OutOfMemoryError, TapeError
-from tape.graph.segment import Run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from tape.graph.segment import Segment
-    from tape.graph.trie import State, Step
+from tape.graph.segment import Run, Segment
+from tape.graph.trie import State, Step
 
 
 class Failure:

@@ -15,27 +15,23 @@ from __future__ import annotations
 import operator
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from tape.accounts.records import Change
+from tape.configuration import Configuration
 from tape.graph.meters import METERS
 from tape.graph.scope import LOCAL
-from tape.graph.trie import SWEEP
+from tape.graph.segment import Segment
+from tape.graph.trie import SWEEP, State
+from tape.jaxapi import ClosedJaxpr
 from tape.ops.building import JaxprBuilder
 from tape.programs import numbers
+from tape.programs.background import Job
 from tape.programs.devices import there_are_several
 from tape.programs.policy import LIMIT, STALLS, TIME
 from tape.programs.telling import begun, told
 from tape.statistics import STATS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tape.configuration import Configuration
-    from tape.graph.segment import Segment
-    from tape.graph.trie import State
-    from tape.jaxapi import ClosedJaxpr
-    from tape.programs.background import Job
 
 FEW = 4  # steps in which the second program followed the first likewise, before that is foreseen for the first time,
 DEARER = 4  # and times as many after each wrong guess

@@ -8,15 +8,10 @@ a gradient that was taken without recording.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tape.errors import warn
-from tape.graph.segment import LeafNode
+from tape.graph.segment import LeafNode, Segment
+from tape.graph.trie import State
 from tape.graph.wengert import backwards, producers
-
-if TYPE_CHECKING:
-    from tape.graph.segment import Segment
-    from tape.graph.trie import State
 
 LIMIT = 64
 

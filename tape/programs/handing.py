@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 
 from tape.bounded import Bounded
 from tape.ops import hosting
+from tape.ops.hosting import Host
 from tape.programs import background
-
-if TYPE_CHECKING:
-    from tape.ops.hosting import Host
 
 _OFTEN = 32  # values of a shape, at 30 to 100 us; then a program, compiled in 7 ms, will hand them on in 6 us
 

@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
 from tape import jaxapi, layout
 from tape.configuration import checks_results
+from tape.graph.kinds import Place
+from tape.graph.trie import State, Step
 from tape.graph.wengert import last_uses, needed
 from tape.programs import background
 from tape.programs.devices import settled, settling, there_are_several
 from tape.programs.failures import StoppedError
 from tape.programs.handing import to_jax
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from tape.graph.kinds import Place
-    from tape.graph.trie import State, Step
 
 
 def needed_entries(state: State, keep: Iterable[int]) -> tuple[list[Step], list[int]]:

@@ -7,18 +7,14 @@ the same turn, the one of so many turns before, a value from outside that all tu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from tape.graph.repeats import LEAST, SAVED, repeats
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tape.graph.repeats import Repeat
-    from tape.graph.trie import Step
+from tape.graph.repeats import LEAST, SAVED, Repeat, repeats
+from tape.graph.trie import Step
 
 FAR = 8  # turns back from which a value may be carried
 _NEAR = 32  # entries

@@ -5,19 +5,16 @@ XLA keeps the name with each operation that it makes of an entry (``op_name`` of
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 
 from tape.bounded import Bounded
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tape.graph.trie import Step
-    from tape.ops.building import JaxprBuilder
-    from tape.ops.kernel import Kernel
+from tape.graph.trie import Step
+from tape.ops.building import JaxprBuilder
+from tape.ops.kernel import Kernel
 
 # What was named, so that the parts of a program can be told apart again: the op and the line.
 _NAMES: Bounded[tuple[str, tuple[str, int] | None], str] = Bounded("names of entries", 1 << 13)

@@ -8,7 +8,8 @@ first one still serves every call with others, so that nothing is ever compiled 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -16,18 +17,14 @@ import numpy as np
 from tape import jaxapi, layout
 from tape.accounts.records import Change
 from tape.bounded import Bounded
+from tape.configuration import Configuration
 from tape.graph.kinds import NUMBERS, is_scalar
+from tape.graph.trie import Step
+from tape.jaxapi import ClosedJaxpr
 from tape.programs import background
 from tape.programs.policy import LIMIT, STALLS, TIME
 from tape.programs.telling import begun, told
 from tape.statistics import STATS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
-
-    from tape.configuration import Configuration
-    from tape.graph.trie import Step
-    from tape.jaxapi import ClosedJaxpr
 
 # So many calls with the same numbers, and they become constants: as many as are predicted to take so many seconds.
 FEWEST, MOST, _WATCHED = 32, 256, 0.25

@@ -27,15 +27,11 @@ Predictions are those of :mod:`tape.programs.costs`, and so is the time: seconds
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
 
 from tape.graph.trie import CLOCK
 from tape.ops.costs import PROGRAM
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from tape.ops.kernel import Kernel
+from tape.ops.kernel import Kernel
 
 # A structure is compiled when it comes back within SOON runs, times the square of its meetings; or at the OFTEN-th meeting.
 SOON = 1

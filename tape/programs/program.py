@@ -6,17 +6,20 @@ business of :mod:`tape.programs.execution`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from tape import jaxapi, layout
 from tape.accounts.records import Site
 from tape.configuration import applying, configuration
 from tape.graph import boundary
+from tape.graph.boxes import Cell
+from tape.graph.kinds import Kind
 from tape.graph.lines import FOREIGN
 from tape.graph.meters import METERS, measured
 from tape.graph.scope import LOCAL, Scope, close, no_segment
-from tape.graph.segment import NOTHING, Handle, Run, has_run
-from tape.graph.trie import CLOCK
+from tape.graph.segment import NOTHING, Handle, Run, Segment, has_run
+from tape.graph.trie import CLOCK, State
 from tape.graph.watcher import NOBODY
 from tape.programs import retention, traced
 from tape.programs.deferral import fetch
@@ -27,14 +30,6 @@ from tape.programs.retention import forget, held, note, residuals, stored, trim_
 from tape.programs.sites import flushed
 from tape.programs.telling import warn_of
 from tape.statistics import STATS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tape.graph.boxes import Cell
-    from tape.graph.kinds import Kind
-    from tape.graph.segment import Segment
-    from tape.graph.trie import State
 
 
 def look(variable: Handle) -> Any:

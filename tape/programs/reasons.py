@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
+from collections.abc import Hashable, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from tape.accounts.records import Change
+from tape.accounts.records import Change, Line, Site
 from tape.bounded import Bounded
-from tape.configuration import configuration
+from tape.configuration import Configuration, configuration
+from tape.graph.trie import Step
 from tape.jaxapi import Literal
+from tape.ops.kernel import Kernel
 from tape.ops.linear import held_by
 from tape.terminal import placed
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
-
-    from tape.accounts.records import Line, Site
-    from tape.configuration import Configuration
-    from tape.graph.trie import Step
-    from tape.ops.kernel import Kernel
 
 _PERIOD = 512  # ops in a turn of a loop, at most
 _COMPARED = 256  # primitives of an op that are compared one by one

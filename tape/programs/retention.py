@@ -11,22 +11,17 @@ import itertools
 import sys
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 from tape import layout
 from tape.configuration import applying
-from tape.graph.boxes import UNREAD, Box
+from tape.graph.boxes import UNREAD, Box, Cell
 from tape.graph.length import bytes_of
-from tape.graph.segment import NOTHING, Run
+from tape.graph.segment import NOTHING, Run, Segment
+from tape.graph.trie import State
 from tape.graph.wengert import backwards
 from tape.statistics import STATS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from tape.graph.boxes import Cell
-    from tape.graph.segment import Segment
-    from tape.graph.trie import State
 
 
 def _baseline() -> int:

@@ -6,8 +6,9 @@ first one, say) reads the rows where they are, in its own order; whoever else re
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,17 +18,12 @@ from jax import lax
 from tape import jaxapi
 from tape.graph.kinds import is_scalar
 from tape.graph.repeats import SHORT, repeats
+from tape.graph.trie import Step
 from tape.programs.costs import TURN, Costs, branches, to_compile
 from tape.programs.interpretation import on_one_device
-from tape.programs.loops import Carried, Flow, Outside, Same, find
+from tape.programs.loops import Carried, Flow, Loop, Outside, Result, Same, find
 from tape.programs.naming import inline
 from tape.programs.turns import Call, Calls, turns_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tape.graph.trie import Step
-    from tape.programs.loops import Loop, Result
 
 MANY = 600  # entries,
 LONG = 1.5  # or seconds to compile them; what is shorter than both is written out, and XLA fuses across turns,

@@ -7,22 +7,18 @@ import logging
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
 
-from tape.accounts.records import STREAK, Compilation
+from tape.accounts.records import STREAK, Change, Compilation, Line, Site
 from tape.accounts.words import at, described
 from tape.bounded import Bounded
 from tape.errors import warn
 from tape.modes import Mode
+from tape.programs.background import Job
 from tape.statistics import STATS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from tape.accounts.records import Change, Line, Site
-    from tape.programs.background import Job
 
 LOGGER = logging.getLogger("tape.compiles")
 VARIABLE = "TAPE_LOG_COMPILES"

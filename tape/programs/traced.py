@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from tape import jaxapi
 from tape.configuration import applying
 from tape.graph.kinds import is_scalar
 from tape.graph.segment import Segment
-from tape.graph.trie import CONSTANT
+from tape.graph.trie import CONSTANT, Step
 from tape.ops import building
+from tape.ops.kernel import Kernel
 from tape.programs.interpretation import evaluate, needed_entries
 from tape.programs.naming import copy, inline
 from tape.statistics import STATS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tape.graph.trie import Step
-    from tape.ops.kernel import Kernel
 
 
 def run(segment: Segment, keep: tuple[int, ...]) -> Sequence[Any]:

@@ -7,23 +7,18 @@ whose loop does the same.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
 
 import jax
+from jax.stages import Wrapped
 
 from tape import jaxapi
 from tape.bounded import Bounded
 from tape.configuration import configuration
 from tape.programs import numbers
-from tape.programs.loops import Carried, Outside, Same
+from tape.programs.loops import Carried, Flow, Loop, Outside, Result, Same
 from tape.programs.naming import inline
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
-
-    from jax.stages import Wrapped
-
-    from tape.programs.loops import Flow, Loop, Result
 
 
 class Call(NamedTuple):

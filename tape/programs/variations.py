@@ -7,25 +7,19 @@ most kernels are light (:mod:`tape.ops.hosting`), NumPy has run them all before 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 
 from tape import jaxapi
-from tape.accounts.records import Change
-from tape.graph.trie import CLOCK
+from tape.accounts.records import Change, Site
+from tape.graph.trie import CLOCK, Step
 from tape.programs import background
 from tape.programs.interpretation import at_home, on_one_device
-from tape.programs.loops import Flow, find
+from tape.programs.loops import Flow, Loop, find
 from tape.programs.telling import begun, told
 from tape.programs.turns import Body, Call, Calls, body_of, turns_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tape.accounts.records import Site
-    from tape.graph.trie import Step
-    from tape.programs.loops import Loop
 
 FEWEST = 64  # entries that are not light; fewer are soon interpreted
 AFTER = 6  # runs after the compiler began with a body, it is used

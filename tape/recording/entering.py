@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from tape import errors, jaxapi
 from tape.configuration import CHANGES, configuration
@@ -11,17 +12,12 @@ from tape.errors import TapeError
 from tape.graph import boundary
 from tape.graph.scope import LOCAL, close, watched
 from tape.graph.segment import Handle, Segment, SegmentClosedError, TracerMetError, end_of, made_at, node_of, still_open
-from tape.graph.trie import SWEEP
+from tape.graph.trie import SWEEP, State
 from tape.graph.watcher import NOBODY
 from tape.ops.kernel import Op
 from tape.ops.placing import leaf_kernel, placing
 from tape.programs.growth import count
 from tape.programs.program import computed, run_pending
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tape.graph.trie import State
 
 
 def current() -> Segment:

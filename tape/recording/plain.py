@@ -6,7 +6,8 @@ segment's epoch is never the present one between entries, so that each of them i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 
@@ -16,15 +17,11 @@ from tape.graph.constants import scalar
 from tape.graph.kinds import SMALL
 from tape.graph.scope import LOCAL, watched
 from tape.graph.segment import Handle, Segment, SegmentClosedError, TracerMetError, still_open
+from tape.graph.trie import State
 from tape.graph.watcher import NOBODY
+from tape.ops.kernel import Op
 from tape.recording.entering import begun, current, enter, following, place_in, run_if_long
 from tape.recording.staging import record_at_once, record_staged
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tape.graph.trie import State
-    from tape.ops.kernel import Op
 
 _variable_type: type[Handle] = Handle
 _new = object.__new__

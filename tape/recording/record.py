@@ -8,7 +8,8 @@ op and the slots of its inputs, *commit* the entry in one breath, and *hand out*
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,18 +18,13 @@ from tape.configuration import CHANGES
 from tape.graph import constants, trie
 from tape.graph.constants import ARRAYS, COPIES, KINDS_OF_ARRAYS, constant, copied, handle, leaf, no_array, operand, scalar
 from tape.graph.scope import LOCAL, Scope
-from tape.graph.segment import Extra, LeafNode, node_of
+from tape.graph.segment import Extra, Handle, LeafNode, node_of
 from tape.graph.watcher import NOBODY
 from tape.ops.kernel import Op
 from tape.programs import growth
 from tape.recording import plain
 from tape.recording.entering import CONCRETE, begun, current
 from tape.recording.template import ARRAY, NUMBER, SEQUENCE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tape.graph.segment import Handle
 
 __all__ = [
     "LOCAL",

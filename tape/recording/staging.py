@@ -8,7 +8,8 @@ their kernels are put together into one, which JAX takes over as a single call.
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 
@@ -29,9 +30,6 @@ from tape.programs.naming import inline
 from tape.programs.retention import forget
 from tape.recording import entering
 from tape.recording.entering import following
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:

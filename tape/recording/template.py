@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Iterator
+from typing import Any
 
 import jax
 import numpy as np
 
 from tape.graph.segment import Handle
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
 
 _TREE = type(jax.tree.structure(0))
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from decimal import Decimal, localcontext
 from math import factorial, fsum, pi
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +14,6 @@ import numpy as np
 from jax import lax
 
 from tape.rules.slopes import beyond, bounded, half, parted, polynomial
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # Of sin(z) / z in powers of z^2: the first derivative over z, and the second, which is zero at a root of z^2, over that factor.
 _SINC_ZERO = (0.6625862125821924, -3.222619549623643e-17)  # times pi, in two parts

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,9 +12,6 @@ from jax import lax
 from tape import jaxapi
 from tape.configuration import sixty_four_bits
 from tape.graph.kinds import differentiable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 
 def zeros(like: Any) -> Any:

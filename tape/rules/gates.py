@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import exp, pi, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +14,6 @@ from jax import lax
 from tape.rules import plane
 from tape.rules.cotangents import wide
 from tape.rules.slopes import beyond, bounded, difference, exp2, parted
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _SATURATED = 1e3  # beyond it, the logistic function is 0 or 1 in every dtype, and its derivatives are 0
 

@@ -8,17 +8,14 @@ import pkgutil
 import shutil
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tape import jaxapi
 from tape.errors import TapeTypeError
 from tape.rules.table import everything, lookup
 from tape.terminal import columns
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 # The JAX modules whose public functions the tape mirrors; those of ``jax.scipy`` are found, for there are many.
 MODULES = (

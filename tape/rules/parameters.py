@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 from jax import lax
 
 from tape import jaxapi
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 _SCAN = jaxapi.primitives.scan_p
 # What releases keep beside the counts, or in place of them: one flag per input (older ones), trees of inputs and outputs (newer ones).

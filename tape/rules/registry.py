@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tape import jaxapi
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 Domain = tuple[float, float]
 Vjp = Callable[..., Any]

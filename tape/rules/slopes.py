@@ -7,16 +7,14 @@ zero times an infinity, must not come out of that either.  Where two forms are n
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Sequence
 from math import e, log
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 LOG2_HEAD = 0.6875  # of log(2): times a whole number, it is exact
 LOG2_REST = 0.00564718055994530942

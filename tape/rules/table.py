@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tape import jaxapi
 from tape.errors import TapeTypeError
 from tape.rules.registry import COSTS, RULES, SOUGHT, Cost, Rule, find
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _given: dict[jaxapi.Primitive, Rule] = {}  # by users, in place of the library's own
 _revision = 0

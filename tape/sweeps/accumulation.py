@@ -7,24 +7,20 @@ its own in the meantime, the sum is made again with that one.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from tape import layout
+from tape.graph.boxes import Cell
 from tape.graph.constants import handle
+from tape.graph.kinds import Place
 from tape.graph.scope import LOCAL, in_mode
-from tape.graph.segment import LeafNode, extra_of
+from tape.graph.segment import LeafNode, Segment, extra_of
 from tape.graph.trie import SWEEP
 from tape.programs.failures import check_slots
 from tape.programs.program import run_pending
 from tape.sweeps import emission
 from tape.sweeps.sweep import target_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tape.graph.boxes import Cell
-    from tape.graph.kinds import Place
-    from tape.graph.segment import Segment
 
 _ASSIGNING = threading.Lock()
 

@@ -6,7 +6,8 @@ This module hands gradients out; :mod:`tape.sweeps.seeds` checks what a sweep st
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 import jax
 import jax.numpy as jnp
@@ -27,14 +28,9 @@ from tape.sweeps.accumulation import _ASSIGNING, Addition, additions, arrived, a
 from tape.sweeps.looked import looked_at
 from tape.sweeps.seeds import describe, require_grad, seeds_of, variables, variables_of_tree, wide
 from tape.sweeps.sweep import Sweep, target_of
-from tape.sweeps.written import asked, call_of
+from tape.sweeps.written import Written, asked, call_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import Literal, TypeAlias, TypedDict, Unpack
-
-    from tape.sweeps.written import Written
-
     Connected: TypeAlias = Literal["raise", "zero"]
 
     class Sweeping(TypedDict, total=False):

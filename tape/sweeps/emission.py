@@ -6,7 +6,8 @@ instructions are recorded one by one, with hooks and ``tape.Function`` backwards
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 
@@ -21,6 +22,7 @@ from tape.graph.trie import SWEEP, State, link
 from tape.graph.watcher import NOBODY
 from tape.graph.writing import swept
 from tape.hooking.handles import calling, replacement
+from tape.hooking.observing import Observer
 from tape.ops.kernel import Op
 from tape.programs.failures import naming
 from tape.programs.program import run_pending
@@ -29,11 +31,6 @@ from tape.recording import entering, record, staging
 from tape.recording.record import handle
 from tape.sweeps.plan import ADD, Instruction, Plan
 from tape.sweeps.written import Written
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from tape.hooking.observing import Observer
 
 
 def add(a: Handle | None, b: Handle | None, write: Callable[[Any, Sequence[Any]], Any] = record.record) -> Any:

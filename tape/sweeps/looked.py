@@ -8,23 +8,18 @@ The recorder in C makes that segment at once (``swept_apart``), and does then wh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tape import layout
+from tape.graph.kinds import Place
 from tape.graph.scope import LOCAL
-from tape.graph.segment import Handle, LeafNode
-from tape.graph.trie import link
+from tape.graph.segment import Handle, LeafNode, Segment
+from tape.graph.trie import State, link
 from tape.programs.retention import leaf_slots, spent
 from tape.rules import table
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tape.graph.kinds import Place
-    from tape.graph.segment import Segment
-    from tape.graph.trie import State
-    from tape.sweeps.sweep import Sweep
+from tape.sweeps.sweep import Sweep
 
 
 @dataclass(slots=True, eq=False)

@@ -6,24 +6,20 @@ values and cotangents, and an addition where cotangents meet.  It depends on the
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from jax import lax
 
 from tape import layout
 from tape.configuration import configuration
-from tape.graph.trie import CONSTANT
+from tape.graph.kinds import Kind
+from tape.graph.trie import CONSTANT, State
 from tape.graph.wengert import active, backwards, sweep
 from tape.ops.kernel import Kernel, Op
 from tape.ops.placing import placing
 from tape.rules import table
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from tape.graph.kinds import Kind
-    from tape.graph.trie import State
 
 ADD = Op("add_any", lax.add)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,9 +27,6 @@ from tape.graph.segment import Handle, itself, made_at
 from tape.jaxapi import X64
 from tape.ops.kernel import Op
 from tape.recording import record
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def wide(roots: Sequence[Any]) -> contextlib.ExitStack:

@@ -7,13 +7,14 @@ its own, apart from what the user records meanwhile, and has been dispatched whe
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from tape.configuration import sixty_four_bits
 from tape.errors import UnconnectedError
 from tape.graph import boundary
 from tape.graph.scope import LOCAL, parked
-from tape.graph.segment import LeafNode, SegmentClosedError
+from tape.graph.segment import Handle, LeafNode, Segment, SegmentClosedError, V
 from tape.graph.trie import SWEEP
 from tape.graph.wengert import leading, producers
 from tape.hooking.handles import finish
@@ -22,15 +23,9 @@ from tape.programs.failures import check_slots
 from tape.programs.program import run_pending
 from tape.programs.retention import thin
 from tape.sweeps import emission
+from tape.sweeps.plan import Plan
 from tape.sweeps.seeds import describe, require_grad, seeds_of, variables, variables_of_tree, wide
-from tape.sweeps.sweep import Sweep, resolved, target_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from tape.graph.segment import Handle, Segment, V
-    from tape.sweeps.plan import Plan
-    from tape.sweeps.sweep import Target
+from tape.sweeps.sweep import Sweep, Target, resolved, target_of
 
 T = TypeVar("T")
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from tape.configuration import sixty_four_bits
 from tape.errors import ReleasedTapeError, UnrecordedGradientError
@@ -17,6 +18,7 @@ from tape.graph.scope import LOCAL, in_mode
 from tape.graph.segment import Handle, LeafNode, Segment, SegmentClosedError, end_of, made_at
 from tape.graph.trie import RECORD, SWEEP, State
 from tape.hooking.handles import gathering
+from tape.hooking.observing import Observer
 from tape.jaxapi import X64
 from tape.ops.kernel import Op
 from tape.programs.failures import check_slots
@@ -25,13 +27,6 @@ from tape.programs.retention import trimmed
 from tape.recording import record, staging
 from tape.sweeps import emission
 from tape.sweeps.plan import Plan, active_slots, plan_sweep
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from tape.hooking.observing import Observer
-    from tape.sweeps.plan import Plan
-
 
 SHORT = 8  # segments: fewer are swept as one program, as are those that follow one another without a loop
 COMPILING = 0.35  # seconds that the turns of one program may add to its compilation, as predicted

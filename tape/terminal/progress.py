@@ -7,14 +7,11 @@ import importlib
 import os
 import sys
 import time
-from collections.abc import Sized
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sized
+from types import ModuleType
+from typing import Any, NamedTuple, TypeVar
 
 from tape.terminal import is_terminal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from types import ModuleType
 
 Item = TypeVar("Item")
 PATIENCE = 1.0  # seconds of stages that nobody asks about

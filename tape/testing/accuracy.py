@@ -7,21 +7,18 @@ What a rule rounds by itself, to a lower precision than its arguments have, is n
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tape.jaxapi import JaxprEqn
+from tape.testing.evidence import Evidence
 from tape.testing.executables import Program
 from tape.testing.findings import Finding
 from tape.testing.precise import Precise, inner
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tape.jaxapi import JaxprEqn
-    from tape.testing.evidence import Evidence
 
 SAMPLES = 4  # points at a distance of rounding at which the rule is evaluated
 MARGIN = 10  # times the largest of their errors

@@ -9,23 +9,19 @@ References:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi
+from tape.jaxapi import Jaxpr, JaxprEqn
 from tape.testing.differences import Estimate
 from tape.testing.executables import Program
 from tape.testing.marks import scale_of
 from tape.testing.precise import Precise, inner
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import jax
-
-    from tape.jaxapi import Jaxpr, JaxprEqn
 
 STEPS = (1e-30, 1e-25)  # relative; where the derivative is infinite they differ
 NUDGES = (1e-6, 1.7e-6, 2.9e-6)  # relative

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import pathlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi
+from tape.jaxapi import ClosedJaxpr, JaxprEqn
 from tape.ops.pullback import pullback
+from tape.testing.evidence import Evidence
 from tape.testing.executables import quickly
 from tape.testing.judgement import is_of_jax
 from tape.testing.patterns import pattern_of
 from tape.testing.precise import RULE_PRIMITIVES, Precise, inner
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tape.jaxapi import ClosedJaxpr, JaxprEqn
-    from tape.testing.evidence import Evidence
 
 MOST = 40  # equations that are looked at
 _OURS = (str(pathlib.Path(jax.__file__).parent), str(pathlib.Path(jaxapi.__file__).parent))

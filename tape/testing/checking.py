@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,13 +12,9 @@ from tape.terminal.progress import stages
 from tape.testing.blame import blamed
 from tape.testing.diagnosis import diagnosed
 from tape.testing.examination import STAGES, Examination
+from tape.testing.findings import Finding
 from tape.testing.report import VERDICTS, ArgumentReport, Report
 from tape.testing.subject import Subject
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tape.testing.findings import Finding
 
 AGAINST = ("jax", "numeric")
 Interval = tuple[float, float]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 
 from tape.testing.executables import Program
 from tape.testing.precise import Precise, equations, repeats, stops_when_near
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 FURTHER = 100  # turns
 MOST = 20_000  # turns: what does not stop by then does not converge

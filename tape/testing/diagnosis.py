@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from tape.testing.blame import birth
+from tape.testing.evidence import Evidence
+from tape.testing.findings import Finding
 from tape.testing.patterns import close, pattern_of
-
-if TYPE_CHECKING:
-    from tape.testing.evidence import Evidence
-    from tape.testing.findings import Finding
 
 
 def diagnosed(evidence: Evidence, finding: Finding) -> str:

@@ -7,22 +7,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tape import jaxapi
 from tape.testing.findings import Finding, doubt, fail, line
 from tape.testing.marks import scale_of
 from tape.testing.precise import Precise, equations
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tape import jaxapi
-    from tape.testing.probes import Probes
-    from tape.testing.subject import Subject
+from tape.testing.probes import Probes
+from tape.testing.subject import Subject
 
 _SAMPLERS = {"random_gamma"}  # they reject some candidates, and are differentiated implicitly
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,14 +28,10 @@ from tape.testing.probes import FAR, NUDGE, Probes
 from tape.testing.second import check_second
 from tape.testing.steadiness import check_steady
 from tape.testing.structure import check_structure
+from tape.testing.subject import Subject
 from tape.testing.transformed import check_forward, check_vmap
 from tape.testing.untraced import Untraced
 from tape.testing.variants import odd_ones
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from tape.testing.subject import Subject
 
 LARGE = 800  # equations: compiling a program of that size takes seconds, each time that it is batched or taken apart
 

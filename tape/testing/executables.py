@@ -9,21 +9,17 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi
+from tape.jaxapi import Jaxpr
 from tape.ops.running import quick_options
-from tape.testing.precise import RULE_PRIMITIVES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Sequence
-
-    from tape.jaxapi import Jaxpr
-    from tape.testing.precise import Precise
+from tape.testing.precise import RULE_PRIMITIVES, Precise
 
 MOST = 256  # programs that are kept
 _KEPT: collections.OrderedDict[Hashable, tuple[Any, list[bool]]] = collections.OrderedDict()

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import pathlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi
+from tape.jaxapi import JaxprEqn
 from tape.testing.accuracy import coarse, imprecise
-from tape.testing.findings import Finding, Vote, doubt, fail
+from tape.testing.differences import Estimate
+from tape.testing.evidence import Evidence
+from tape.testing.findings import Finding, Item, Suspect, Vote, doubt, fail
 from tape.testing.marks import scale_of
+from tape.testing.measurement import Measurement
 from tape.testing.precise import RULE_PRIMITIVES, Precise
 from tape.testing.probes import wide_array
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from tape.jaxapi import JaxprEqn
-    from tape.testing.differences import Estimate
-    from tape.testing.evidence import Evidence
-    from tape.testing.findings import Item, Suspect
-    from tape.testing.measurement import Measurement
-    from tape.testing.untraced import Untraced
+from tape.testing.untraced import Untraced
 
 PLAIN = 1e-3  # relative error of differences that settle
 FLAT = 1e-9  # error of a derivative that is zero

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import numpy as np
 
+from tape.testing.evidence import Evidence
 from tape.testing.findings import Finding, fail
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tape.testing.evidence import Evidence
 
 
 def check_linear(evidence: Evidence) -> Iterator[Finding]:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tape.jaxapi import ClosedJaxpr
+from tape.testing.analytic import Complexified
 from tape.testing.differences import STEPS, Estimate, curvature, derivatives
 from tape.testing.executables import Program
-from tape.testing.precise import RULE_PRIMITIVES, equations
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tape.jaxapi import ClosedJaxpr
-    from tape.testing.analytic import Complexified
-    from tape.testing.precise import Precise
+from tape.testing.precise import RULE_PRIMITIVES, Precise, equations
 
 BASIS = 64  # a gradient of so many elements can be had by forward mode, one element at a time
 TERMS = 1 << 12  # outputs that are kept apart

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,18 +11,13 @@ import numpy as np
 
 from tape import jaxapi
 from tape.testing.accuracy import coarse, imprecise
+from tape.testing.evidence import Evidence
 from tape.testing.executables import Program
-from tape.testing.findings import Finding, LeftOut, doubt, fail, infinite
+from tape.testing.findings import Finding, Item, LeftOut, doubt, fail, infinite
 from tape.testing.judgement import is_of_jax
 from tape.testing.measurement import Measurement, user_rules
 from tape.testing.precise import Precise, equations
 from tape.testing.probes import wide_array
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from tape.testing.evidence import Evidence
-    from tape.testing.findings import Item
 
 TURNS = (
     (0, "at the first call"),

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as onp  # noqa: ICN001 - np is the namespace of the programs
 
 from tape.jaxapi import X64
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Options = list[dict[str, Any]]
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import functools
 import itertools
+import types
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -46,10 +48,6 @@ from tape.testing.operands import (
     stacked,
     updated,
 )
-
-if TYPE_CHECKING:
-    import types
-    from collections.abc import Callable, Mapping, Sequence
 
 
 @dataclass(frozen=True)

@@ -6,19 +6,16 @@ derivative under test runs by the same means, so that a rule is first compared w
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi
+from tape.jaxapi import ClosedJaxpr, Jaxpr, JaxprEqn
 from tape.rules import parameters
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from tape.jaxapi import ClosedJaxpr, Jaxpr, JaxprEqn
 
 RULE_PRIMITIVES = {
     "custom_jvp_call": "call_jaxpr",

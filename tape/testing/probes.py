@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tape.jaxapi import ShapedArray
 from tape.testing.marks import beyond, marked, scale_of
 from tape.testing.subject import is_inexact
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from tape.jaxapi import ShapedArray
 
 NUDGE = 1e-12  # relative; what changes at that distance is rounding and conditioning
 

@@ -7,7 +7,8 @@ import functools
 import inspect
 import os
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,9 +20,6 @@ from tape.errors import InconclusiveGradientError, TapeTypeError
 from tape.terminal.progress import stages
 from tape.testing import strategies
 from tape.testing.checking import check_gradients
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 EXAMPLES = "JAX_TAPE_EXAMPLES"  # set by the pytest plugin's --tape-examples and --tape-nightly
 

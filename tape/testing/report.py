@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from tape.terminal import clipped, columns, is_terminal
 from tape.testing.picture import page
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 WIDTH = 100  # of a line, at most
 VERDICTS = ("fail", "inaccurate", "inconclusive", "pass")  # the gravest first

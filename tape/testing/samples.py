@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +12,6 @@ import numpy as np
 
 from tape.graph.kinds import differentiable
 from tape.rules import Domain, Example, Rule
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 
 def examples_of(record: Rule) -> Sequence[Example]:

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
 from tape import jaxapi
 from tape.testing.accuracy import coarse, inexact
+from tape.testing.differences import Estimate
+from tape.testing.evidence import Evidence
 from tape.testing.executables import Program
-from tape.testing.findings import Finding, Note, Vote, doubt, fail, line
+from tape.testing.findings import Finding, Item, Note, Vote, doubt, fail, line
 from tape.testing.judgement import ask, decide, is_of_jax
 from tape.testing.marks import scale_of
 from tape.testing.measurement import Measurement, user_rules
+from tape.testing.precise import Precise
 from tape.testing.probes import NUDGE
 from tape.testing.untraced import Untraced
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from tape.testing.differences import Estimate
-    from tape.testing.evidence import Evidence
-    from tape.testing.findings import Item
-    from tape.testing.precise import Precise
 
 APPROXIMATE = 1e-2  # JAX's special functions approximate in pieces, whose derivatives are less exact than they are
 CLEAR = 1e-4  # relative error of a second derivative that tells two apart

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import numpy as np
 
 from tape import jaxapi
+from tape.jaxapi import ClosedJaxpr
+from tape.testing.evidence import Evidence
 from tape.testing.executables import signature
 from tape.testing.findings import Finding, fail
 from tape.testing.precise import equations
 from tape.testing.probes import wide_array
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tape.jaxapi import ClosedJaxpr
-    from tape.testing.evidence import Evidence
 
 
 def check_steady(evidence: Evidence) -> Iterator[Finding]:

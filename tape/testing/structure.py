@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from tape.jaxapi import ShapedArray
 from tape.testing.findings import Finding, fail
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from tape.jaxapi import ShapedArray
-    from tape.testing.subject import Subject
+from tape.testing.subject import Subject
 
 
 def check_structure(avals: Sequence[ShapedArray], subject: Subject) -> Iterator[Finding]:

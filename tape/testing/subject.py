@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +20,6 @@ from tape.programs.program import look
 from tape.transforms import jvp as tape_jvp
 from tape.transforms import vjp as tape_vjp
 from tape.variables.variable import constant
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 
 def is_inexact(x: object) -> bool:

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
 from tape import jaxapi
 from tape.rules.inventory import coverage
+from tape.testing.evidence import Evidence
 from tape.testing.executables import Program
-from tape.testing.findings import LeftOut, Note, fail
-from tape.testing.precise import equations
+from tape.testing.findings import Finding, Item, LeftOut, Note, fail
+from tape.testing.precise import Precise, equations
 from tape.testing.probes import NUDGE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from tape.testing.evidence import Evidence
-    from tape.testing.findings import Finding, Item
-    from tape.testing.precise import Precise
 
 SIZE = 3  # of a batch
 

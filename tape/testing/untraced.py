@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +16,6 @@ from tape.testing.marks import scale_of
 from tape.testing.measurement import bracket
 from tape.testing.precise import wide
 from tape.testing.probes import wide_array
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 ELEMENTS = 24  # elements of an argument whose derivative is measured; the others are taken at the rule's word
 # Central differences of eighth order: weights of f(x + kh) - f(x - kh) for k = 1 to 4 (Fornberg, Math. Comp. 51 (1988) 699-706).

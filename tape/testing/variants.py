@@ -9,24 +9,21 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi
+from tape.testing.evidence import Evidence
 from tape.testing.executables import signature
 from tape.testing.judgement import is_of_jax
 from tape.testing.measurement import Measurement, user_rules
 from tape.testing.precise import equations
 from tape.testing.probes import NUDGE, Probes, wide_array
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tape.testing.evidence import Evidence
-    from tape.testing.subject import Subject
+from tape.testing.subject import Subject
 
 LONG = 17  # an axis of at least so many elements is longer than blocks and unrolled loops are
 MOST = 1 << 12  # elements of an array with long axes

@@ -6,7 +6,8 @@ products", 2017); XLA drops what is computed twice.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, overload
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, overload
 
 import jax
 import jax.numpy as jnp
@@ -24,11 +25,7 @@ from tape.sweeps.plan import behind
 from tape.sweeps.sweep import Sweep, hazardous, target_of
 from tape.transforms.inputs import Call, check_callable, check_recorded, variable
 from tape.transforms.reverse import pull
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tape.variables.variable import Variable
+from tape.variables.variable import Variable
 
 
 class Linear:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,11 +24,7 @@ from tape.recording import record
 from tape.sweeps.plan import behind
 from tape.sweeps.sweep import target_of
 from tape.variables import conversion
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tape.variables.variable import Variable
+from tape.variables.variable import Variable
 
 _ALIAS = Op("alias", lambda x: x)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from typing import TYPE_CHECKING, Any, ParamSpec
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +16,7 @@ from tape.recording import record
 from tape.transforms.forward import Linear, jvp, swept, zeros
 from tape.transforms.inputs import Call, check_callable, positions
 from tape.transforms.reverse import grad
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tape.variables.variable import Variable
+from tape.variables.variable import Variable
 
 P = ParamSpec("P")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 
@@ -12,10 +13,6 @@ from tape.errors import saying
 from tape.graph.trees import leaves_of, mapped, variables_in
 from tape.programs.program import look
 from tape.transforms.inputs import check_callable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
-
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -18,11 +19,7 @@ from tape.recording import record
 from tape.sweeps.differentiation import gradients
 from tape.sweeps.seeds import seed_of
 from tape.transforms.inputs import Call, check_callable, positions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tape.variables.variable import Variable
+from tape.variables.variable import Variable
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from interop.autograd import core
 from interop.autograd.differential_operators import make_vjp
 from interop.autograd.extend import defvjp, primitive, vspace
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["fixed_point"]
 

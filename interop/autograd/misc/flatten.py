@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from interop.autograd import numpy as anp
 from interop.autograd.trees import is_variable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["flatten", "flatten_func"]
 

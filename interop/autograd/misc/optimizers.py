@@ -5,14 +5,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from interop.autograd import numpy as np
 from interop.autograd.misc.flatten import flatten
 from interop.autograd.wrap_util import wraps
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["adam", "rmsprop", "sgd", "unflatten_optimizer"]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -10,9 +11,6 @@ from interop.autograd.primitives import getval, holds_variables
 from tape.jaxapi import words
 from tape.variables import interception
 from tape.variables.variable import Variable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["NO_DERIVATIVE", "counterpart", "stacked", "wrapped"]
 

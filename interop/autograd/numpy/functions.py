@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +15,6 @@ from tape import stop_gradient
 from tape.errors import TapeTypeError, TapeValueError, unknown_keyword
 from tape.graph import constants
 from tape.variables import interception
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["OWN", "RECORDED"]
 

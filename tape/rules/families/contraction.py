@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +12,6 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from tape.rules.cotangents import cast
 from tape.rules.registry import Cost, Example, register
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 
 class _Operand:

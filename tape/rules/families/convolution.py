@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
 
 from tape.rules.cotangents import cast, zeros
 from tape.rules.registry import Cost, Example, register
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 
 class _Geometry:

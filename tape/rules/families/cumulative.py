@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
 
 from tape.rules.cotangents import wide
 from tape.rules.registry import Cost, Example, register
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def _first(rule: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import log
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
 
 from tape.rules import plane, slopes
 from tape.rules.cotangents import wide
-from tape.rules.registry import LINE, Cost, elementwise
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tape.rules.registry import Domain
+from tape.rules.registry import LINE, Cost, Domain, elementwise
 
 _POSITIVE: Domain = (0.3, 3.0)
 _UNIT: Domain = (-0.8, 0.8)

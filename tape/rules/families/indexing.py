@@ -6,8 +6,9 @@ array follow the forward mode in both directions: clipped ones read and write at
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +17,6 @@ from jax import lax
 from tape.errors import TapeTypeError
 from tape.rules.cotangents import zeros
 from tape.rules.registry import Cost, Example, register
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @register(

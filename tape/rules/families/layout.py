@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +14,6 @@ from jax import lax
 from tape.rules import parameters
 from tape.rules.cotangents import filled, zeros
 from tape.rules.registry import Cost, Example, register
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def _inverse(permutation: Sequence[int]) -> list[int]:

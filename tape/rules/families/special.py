@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from jax import lax
 
@@ -12,9 +13,6 @@ from tape.rules import bessel, gammas, gaussian
 from tape.rules.cotangents import wide
 from tape.rules.families.elementary import function
 from tape.rules.registry import LINE, Cost, Example, elementwise
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _MATRIX = (2, 3)
 _function, _elementwise = partial(function, complex=False), partial(elementwise, complex=False)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,9 +13,6 @@ from tape import jaxapi
 from tape.rules import parameters
 from tape.rules.cotangents import zeros
 from tape.rules.registry import Example, register
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def _windowed(computation: Callable[..., Any], start: float) -> list[Example]:
