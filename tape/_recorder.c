@@ -28,7 +28,7 @@ Structures are the bases of Python classes (tape/layout.py), with the same attri
 #include <Python.h>
 #include <structmember.h>
 
-#define CONTRACT 17 /* as in tape/layout.py */
+#define CONTRACT 18 /* as in tape/layout.py */
 
 #ifdef Py_GIL_DISABLED
 #error "the recorder in C needs the GIL; the one in Python runs without it"
@@ -266,7 +266,7 @@ static struct {
     Py_ssize_t made, own[STATE_FIELDS]; /* where fields lie that Python has added */
     PyObject *growth; /* the module whose LIMIT are the segments behind each other, and multiples of them, at which somebody looks whether a tape grows */
     PyObject *op, *axes_are_named, *named_axes, *enter, *foreign, *others, *met, *clock; /* what states are made with that were not met (continues) */
-    Py_ssize_t room, lines;     /* so many numbers of states are kept in `met`, and so many lines are far from being too many */
+    Py_ssize_t room, entries, leaves; /* so many numbers of states are kept in `met`, and before so many of these no tape is too long */
     int sequence;               /* the role of an argument that takes several arrays */
 } told;
 
@@ -821,6 +821,40 @@ as_handle(PyObject *value)
     return handle;
 }
 
+static PyObject *formed(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+static PyObject **own(PyObject *state, int field);
+
+/* Put a state that was made on the trie if it was met before; return what is there. */
+static PyObject *
+on_trie(PyObject *state, PyObject *key, PyObject *child)
+{
+    if (child != NULL && *own(child, KNOWN) == Py_True) {
+        PyObject *given[] = {state, key, child}, *there = PyObject_Vectorcall(told.enter, given, 3, NULL);
+        Py_SETREF(child, there);
+    }
+    return child;
+}
+
+/* Make the state that follows when a leaf of a kind enters. */
+static PyObject *
+new_leaf(PyObject *state, PyObject *kind)
+{
+    if (told.met == NULL || PyDict_GET_SIZE(told.met) >= told.room || !is_a(kind, &Kind_type)) {
+        return PyObject_CallMethodOneArg(state, name_leaf, kind);
+    }
+    PyObject *now = PyObject_GetAttr(told.clock, name_now), *kinds = PyTuple_Pack(1, kind), *none = PyTuple_New(0), *child = NULL;
+    PyObject *form = kinds == NULL ? NULL : PyTuple_Pack(3, Py_None, kinds, ((Kind *)kind)->unrecorded == Py_False ? Py_False : Py_True);
+    if (now != NULL && none != NULL && form != NULL) {
+        PyObject *args[] = {state, Py_None, form, none, Py_None, kind, told.met, now};
+        child = on_trie(state, kind, formed(NULL, args, 8));
+    }
+    Py_XDECREF(now);
+    Py_XDECREF(kinds);
+    Py_XDECREF(none);
+    Py_XDECREF(form);
+    return child;
+}
+
 /* Advance a walk by a leaf of a kind; takes over `cell`, and the others where they are given. */
 static int
 enter_leaf(Walk *walk, PyObject *kind, PyObject *cell, PyObject *id, PyObject *node, PyObject *line)
@@ -835,7 +869,7 @@ enter_leaf(Walk *walk, PyObject *kind, PyObject *cell, PyObject *id, PyObject *n
         Py_XDECREF(before);
     }
     if (child == NULL && walk->makes && !PyErr_Occurred() && (PyObject *)Py_TYPE(state) == told.state) {
-        child = PyObject_CallMethodOneArg((PyObject *)state, name_leaf, kind);
+        child = new_leaf((PyObject *)state, kind);
         fresh = Py_XNewRef(child);
     }
     if (cell == NULL || child == NULL || walk->count == LEAVES || !is_a(child, &State_type) || ((State *)child)->next == NULL ||
@@ -1362,9 +1396,7 @@ found(State *state, PyObject *op, PyObject *const *slots, Py_ssize_t n)
     return child;
 }
 
-static PyObject *formed(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 static PyObject *line_outside(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
-static PyObject **own(PyObject *state, int field);
 
 /* Return by what an op knows what it comes to on slots of a state, as following in tape/recording/entering.py has it. */
 static PyObject *
@@ -1399,8 +1431,11 @@ static PyObject *
 continued(Walk *walk, State *start, PyObject *op, PyObject *const *slots, Py_ssize_t n)
 {
     PyObject *state = (PyObject *)walk->state, *child = NULL, *made = NULL;
-    if ((PyObject *)Py_TYPE(state) != told.state || PyDict_GET_SIZE(told.met) >= told.room || PyLong_AsSsize_t(walk->state->depth) >= told.lines ||
-        PyLong_AsSsize_t(walk->state->n_slots) >= told.lines || walk->segment->configuration == NULL) {
+    if ((PyObject *)Py_TYPE(state) != told.state || PyDict_GET_SIZE(told.met) >= told.room || walk->segment->configuration == NULL) {
+        return NULL;
+    }
+    Py_ssize_t depth = PyLong_AsSsize_t(walk->state->depth), leaves = PyLong_AsSsize_t(walk->state->n_slots) - depth;
+    if (depth >= told.entries || leaves > told.leaves) {
         return NULL;
     }
     PyObject *forms = PyObject_GetAttr(op, name_forms), *known = forms == NULL ? NULL : about(state, walk->segment->configuration, slots, n);
@@ -1420,11 +1455,7 @@ continued(Walk *walk, State *start, PyObject *op, PyObject *const *slots, Py_ssi
             PyTuple_SET_ITEM(inputs, i, Py_NewRef(slots[i]));
         }
         PyObject *args[] = {state, op, form, inputs, where, key, told.met, now};
-        child = formed(NULL, args, 8);
-        if (child != NULL && *own(child, KNOWN) == Py_True) { /* it was met before: it comes onto the trie */
-            PyObject *given[] = {state, key, child}, *there = PyObject_Vectorcall(told.enter, given, 3, NULL);
-            Py_SETREF(child, there);
-        }
+        child = on_trie(state, key, formed(NULL, args, 8));
         if (child != NULL && !is_a(child, &State_type)) {
             Py_CLEAR(child);
         }
@@ -3515,7 +3546,8 @@ note_meeting(PyObject *child, PyObject *key, PyObject *met, PyObject *now)
 }
 
 /* Make the state of an entry whose form is known (its kernel, the kinds of its results, whether these are unrecorded), as State.formed in
-   tape/graph/trie.py has it, recorded at some line; where it was met before, it is not on the trie yet. */
+   tape/graph/trie.py has it, recorded at some line, or that of a leaf (which has no kernel), as State.leaf; where it was met before, it is not on
+   the trie yet. */
 static PyObject *
 formed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
@@ -3530,9 +3562,9 @@ formed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     }
     State *before = (State *)parent;
     PyObject *kernel = PyTuple_GET_ITEM(form, 0), *kinds = PyTuple_GET_ITEM(form, 1);
-    PyObject *made = PyTuple_GET_ITEM(form, 2) == Py_True ? where : NULL;
+    PyObject *made = PyTuple_GET_ITEM(form, 2) != Py_True ? NULL : kernel == Py_None ? before->n_slots : where;
     Py_ssize_t n = PyLong_AsSsize_t(before->n_slots), depth = PyLong_AsSsize_t(before->depth), count = PyTuple_GET_SIZE(kinds);
-    int single = flag(kernel, name_single);
+    int leaf = kernel == Py_None, single = leaf || flag(kernel, name_single);
     if (PyErr_Occurred() || single < 0 || n < 0 || n > PyList_GET_SIZE(*own(parent, TABLE))) {
         return NULL;
     }
@@ -3561,16 +3593,16 @@ formed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     child->inputs = Py_NewRef(inputs);
     child->slots = slots;
     child->where = Py_NewRef(where);
-    child->depth = PyLong_FromSsize_t(depth + 1);
+    child->depth = PyLong_FromSsize_t(depth + !leaf);
     child->next = Py_NewRef(told.nowhere);
     child->n_slots = PyLong_FromSsize_t(n + count);
     child->place = Py_NewRef(single && count ? PyTuple_GET_ITEM(places, 0) : Py_None);
     child->several = Py_NewRef(Py_None);
-    child->quick = Py_NewRef(single && count ? Py_True : Py_False);
+    child->quick = Py_NewRef(single && count && !leaf ? Py_True : Py_False);
     child->latest = Py_NewRef(Py_None);
     PyObject *zero = PyLong_FromLong(0);
     PyObject *given[STATE_FIELDS] = {
-        [BEFORE] = Py_None, [CACHE] = told.nowhere, [CUT] = *own(parent, CUT), [ENDS] = Py_False, [FULL] = Py_False, [HASH] = zero,
+        [BEFORE] = Py_None, [CACHE] = told.nowhere, [CUT] = *own(parent, CUT), [ENDS] = leaf ? Py_True : Py_False, [FULL] = Py_False, [HASH] = zero,
         [HAZARD] = Py_None, [KNOWN] = Py_True, [LENGTH] = Py_None, [LINES] = Py_None, [MODE] = *own(parent, MODE), [OP] = op,
         [PARENT] = parent, [PLACES] = places, [SEEN] = zero, [TABLE] = table, [USED] = zero};
     for (int i = 0; i < STATE_FIELDS; i++) {
@@ -3666,6 +3698,53 @@ needed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
         Py_CLEAR(before);
     }
     return before;
+}
+
+/* Return the entries that sweeps from the slots that are `reached` go through, last to first, and add those that they come to, as _through in
+   tape/programs/retention.py has it. */
+static PyObject *
+through(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("through", nargs, 5)) {
+        return NULL;
+    }
+    PyObject *path = args[0], *reached = args[1], *table = args[2], *cut = args[3], *released = args[4];
+    if (!PyList_CheckExact(path) || !PySet_Check(reached) || !PyList_CheckExact(table) || !PyFrozenSet_Check(cut) || !PyFrozenSet_Check(released)) {
+        PyErr_SetString(PyExc_TypeError, "a path and its table are lists, and slots in sets");
+        return NULL;
+    }
+    PyObject *passed = PyList_New(0);
+    for (Py_ssize_t i = PyList_GET_SIZE(path) - 1; passed != NULL && i >= 0; i--) {
+        Step *step = (Step *)PyList_GET_ITEM(path, i);
+        int state = is_a(step, &State_type), meets = 0;
+        if ((!state && !is_a(step, &Step_type)) || !PyTuple_CheckExact(step->slots) || !PyTuple_CheckExact(step->inputs)) {
+            PyErr_SetString(PyExc_TypeError, "a path is of states and steps");
+            meets = -1;
+        }
+        for (Py_ssize_t j = 0; meets == 0 && j < PyTuple_GET_SIZE(step->slots); j++) {
+            meets = PySet_Contains(reached, PyTuple_GET_ITEM(step->slots, j));
+        }
+        if (meets > 0) {
+            int over = state && *own((PyObject *)step, ENDS) != Py_False ? 1 : PySet_Contains(released, step->depth);
+            meets = over < 0 ? -1 : !over;
+        }
+        for (Py_ssize_t j = 0; meets > 0 && j < PyTuple_GET_SIZE(step->inputs); j++) {
+            PyObject *slot = PyTuple_GET_ITEM(step->inputs, j);
+            Py_ssize_t at = PyLong_AsSsize_t(slot);
+            Place *place = at < 0 || at >= PyList_GET_SIZE(table) ? NULL : (Place *)PyList_GET_ITEM(table, at);
+            if (place == NULL || !is_a(place, &Place_type) || !is_a(place->kind, &Kind_type)) {
+                PyErr_SetString(PyExc_IndexError, "a slot that its table does not know");
+                meets = -1;
+            } else if (((Kind *)place->kind)->requires_grad == Py_True) {
+                int cuts = PySet_Contains(cut, slot);
+                meets = cuts < 0 || (cuts == 0 && PySet_Add(reached, slot) < 0) ? -1 : 1;
+            }
+        }
+        if (meets < 0 || (meets > 0 && PyList_Append(passed, (PyObject *)step) < 0)) {
+            Py_CLEAR(passed);
+        }
+    }
+    return passed;
 }
 
 /* Run entries from the number `first` on as long as NumPy runs them (their kernels are light) on `values` by slot, to which their results are added,
@@ -4241,11 +4320,11 @@ asking(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 static PyObject *
 continues(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"op", "axes_are_named", "named_axes", "enter", "foreign", "others", "met", "clock", "room", "lines", NULL};
+    static char *names[] = {"op", "axes_are_named", "named_axes", "enter", "foreign", "others", "met", "clock", "room", "entries", "leaves", NULL};
     PyObject *op, *are_named, *axes, *enter, *foreign, *others, *met, *clock;
-    Py_ssize_t room, lines;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!OOOO!O!OOnn", names, &PyType_Type, &op, &are_named, &axes, &enter, &PyDict_Type, &foreign, &PySet_Type, &others, &met,
-                                     &clock, &room, &lines)) {
+    Py_ssize_t room, entries, leaves;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!OOOO!O!OOnnn", names, &PyType_Type, &op, &are_named, &axes, &enter, &PyDict_Type, &foreign, &PySet_Type, &others, &met,
+                                     &clock, &room, &entries, &leaves)) {
         return NULL;
     }
     if (!PyDict_Check(met) || told.state == NULL) {
@@ -4255,7 +4334,8 @@ continues(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
     PyObject **fields[] = {&told.op, &told.axes_are_named, &told.named_axes, &told.enter, &told.foreign, &told.others, &told.met, &told.clock};
     PyObject *given[] = {op, are_named, axes, enter, foreign, others, met, clock};
     told.room = room;
-    told.lines = lines;
+    told.entries = entries;
+    told.leaves = leaves;
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         Py_XSETREF(*fields[i], Py_NewRef(given[i]));
     }
@@ -5513,6 +5593,7 @@ static PyMethodDef functions[] = {
     FAST(line_outside, "Return the file and line of the innermost frame outside the library."),
     FAST(ran, "Run entries as long as NumPy runs them."),
     FAST(needed, "Return the lines of a tape that slots depend on."),
+    FAST(through, "Return the lines of a tape that sweeps go through."),
     FAST(written_lines, "Make the lines of a sweep from its instructions."),
     FAST(extended, "Return a table of places with further ones."),
     {"structured", (PyCFunction)(void (*)(void))structured, METH_VARARGS | METH_KEYWORDS, "Tell what states are."},

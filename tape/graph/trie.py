@@ -151,8 +151,8 @@ class State(Step, layout.State):
         return length
 
     def fill(self) -> None:
-        """Work out whether it is to run now; none of so few lines is too long, whatever they are."""
-        self.full = max(self.depth, self.n_slots) > min(SEGMENT_LIMIT, NUMBER_LIMIT) and self.length.full
+        """Work out whether it is to run now; none of so few entries and leaves is too long, whatever they are."""
+        self.full = (self.depth > SEGMENT_LIMIT or self.n_slots - self.depth > NUMBER_LIMIT) and self.length.full
 
     def _add_slots(self, kinds: Sequence[Kind], line: tuple[str, int] | int | None = None) -> None:
         n = self.n_slots
@@ -175,6 +175,10 @@ class State(Step, layout.State):
 
     def leaf(self, kind: Kind) -> State:
         """Make the state that follows when a leaf of this kind enters."""
+        if _formed is not None:
+            form = None, (kind,), bool(kind.unrecorded)
+            child = _formed(self, None, form, (), None, kind, _SEEN, CLOCK.now if len(_SEEN) < _SEEN.limit else None)
+            return _enter(self, kind, child) if child.known else child
         child = State(self, self.mode)
         child.ends = True
         child._add_slots((kind,), child.n_slots if kind.unrecorded else None)
@@ -237,7 +241,7 @@ class State(Step, layout.State):
 
         ``form`` is what it came to: its kernel, the kinds of its results, and whether there are unrecorded ones.
         """
-        if _formed is not None and self.depth < _SHORT and self.n_slots < _SHORT:
+        if _formed is not None and self.depth < SEGMENT_LIMIT and self.n_slots - self.depth <= NUMBER_LIMIT:
             child = _formed(self, op, form, inputs, user_line(), key, _SEEN, CLOCK.now if len(_SEEN) < _SEEN.limit else None)
             return _enter(self, key, child) if child.known else child
         child = State(self, self.mode)
@@ -283,7 +287,6 @@ def _longer(length: Length, state: State) -> Length:
     return length.leaf(state.places[0].kind) if state.places else length
 
 
-_SHORT = 256  # lines after which another one is far from being too many
 _formed = _extended = None
 if layout.NATIVE is not None:
     layout.NATIVE.structured(state=State, step=Step, place=Place, made_place=MadePlace, nowhere=_NOWHERE)
@@ -308,8 +311,9 @@ CLOCK = _Clock()
 
 
 def making() -> dict[str, Any]:
-    """Return what the recorder in C makes states with that were not met."""
-    return {"enter": _enter, "foreign": FOREIGN, "others": LINES, "met": _SEEN, "clock": CLOCK, "room": _SEEN.limit, "lines": _SHORT}
+    """Return what the recorder in C makes states with that were not met; before as many entries and leaves, none is too long."""
+    limits = {"entries": SEGMENT_LIMIT, "leaves": NUMBER_LIMIT}
+    return {"enter": _enter, "foreign": FOREIGN, "others": LINES, "met": _SEEN, "clock": CLOCK, "room": _SEEN.limit, **limits}
 
 
 def _enter(parent: State, key: Hashable, child: State) -> State:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from tape import layout
 from tape.configuration import applying
 from tape.graph.boxes import UNREAD, Box, Cell
+from tape.graph.kinds import Place
 from tape.graph.length import bytes_of
 from tape.graph.segment import NOTHING, Run, Segment
 from tape.graph.trie import State
@@ -145,15 +146,21 @@ def _passed(state: State, live: tuple[int, ...], released: frozenset[int]) -> tu
     """Return the entries that sweeps from some slots go through, last to first, and the slots that they reach."""
     table, cut = state.table, state.cut
     reached = {slot for slot in live if table[slot].kind.requires_grad and slot not in cut}
+    return (through(state.path(), reached, table, cut, released) if reached else []), reached
+
+
+def _through(path: list[State], reached: set[int], table: list[Place], cut: frozenset[int], released: frozenset[int]) -> list[State]:
+    """Return the entries that sweeps from the slots ``reached`` go through, last to first; the slots that they come to are added."""
     passed: list[State] = []
-    if not reached:
-        return passed, reached
     apart = reached.isdisjoint
-    for entry in reversed(state.path()):
+    for entry in reversed(path):
         if not apart(entry.slots) and not entry.ends and entry.depth not in released:
             passed.append(entry)
             reached.update(s for s in entry.inputs if table[s].kind.requires_grad and s not in cut)
-    return passed, reached
+    return passed
+
+
+through = layout.chosen("through", _through)
 
 
 def _read_by(passed: list[State]) -> set[int]:
@@ -279,7 +286,12 @@ def trimmed(segment: Segment) -> None:
 
 def spent(state: State, released: frozenset[int]) -> bool:
     """Tell whether no sweep goes through a structure any more, from wherever, once these entries are released."""
-    return not _passed(state, tuple([place.slot for place in state.table[: state.n_slots] if place.kind.requires_grad]), released)[0]
+    for step in state.path():
+        if not step.ends and step.depth not in released:
+            for place in step.places:
+                if place.kind.requires_grad and place.slot not in state.cut:
+                    return False
+    return True
 
 
 def _let_go(segment: Segment, run: Run, live: tuple[int, ...]) -> int:

@@ -14,9 +14,10 @@ from tape import jaxapi, layout
 from tape.configuration import configuration
 from tape.graph import lines, trie, wengert, writing
 from tape.graph.scope import LOCAL, close
+from tape.graph.trie import State
 from tape.graph.wengert import sweep
 from tape.ops.kernel import Op
-from tape.programs import interpretation
+from tape.programs import interpretation, retention
 from tape.recording import plain
 from tape.recording.entering import following
 from tape.sweeps import plan
@@ -110,7 +111,7 @@ def test_states_are_those_of_python(seed, monkeypatch):
     in_python = parted(seed)
     assert roots == trie._ROOTS
     assert whole == in_c == in_python
-    assert 0 < len(counted) < len(whole)
+    assert 0 < len(counted) <= len(whole)
     assert len(followed) < len(counted) / 2  # by Python: what has no form
 
 
@@ -216,6 +217,36 @@ def test_what_is_needed_is_what_python_finds(seed, monkeypatch):
     assert found == wengert.needed(path, also)
     assert reached == also
     assert layout.NATIVE.needed([1, 2], {0}) is None
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_sweeps_go_through_is_what_python_finds(seed):
+    a, b, c = leaves_of()
+    root = recorded(seed, (a, b.detach(), b * 2, c))
+    state = root._segment.state.severed(frozenset((b * 3)._place.slot for _ in range(seed % 2)))
+    path, released = state.path(), frozenset([state.depth - 3] * (seed % 3))
+    reached, also = {root._place.slot}, {root._place.slot}
+    found = layout.NATIVE.through(path, reached, state.table, state.cut, released)
+    assert found == retention._through(path, also, state.table, state.cut, released)
+    assert reached == also
+    assert found
+    for wrong in ([1], state.table, frozenset()), (path, [], frozenset()), (path, state.table, set()):
+        with pytest.raises((TypeError, IndexError)):
+            layout.NATIVE.through(wrong[0], {root._place.slot}, wrong[1], frozenset(), wrong[2])
+
+
+def test_a_long_structure_is_made_in_c_until_it_may_be_too_long(monkeypatch):
+    x = tape.Variable(A)
+    made = []
+    known = State.formed
+    monkeypatch.setattr(State, "formed", lambda *args: made.append(args) or known(*args))
+    monkeypatch.setattr(State, "length", property(lambda _: pytest.fail("nothing so short needs to be looked through")))
+    for times in (1, 90):  # the second one is longer than all that was met
+        y = x
+        for _ in range(times):
+            y = tnp.sin(y) + tape.constant(A) * y
+    assert y._segment.state.n_slots > 350
+    assert len(made) < 5
 
 
 def test_the_line_outside_is_that_of_python(monkeypatch):
