@@ -4,7 +4,7 @@ import contextlib
 from unittest import mock
 
 from tape.ops.running import Runner
-from tape.programs import interpretation
+from tape.programs import execution
 
 
 @contextlib.contextmanager
@@ -18,7 +18,7 @@ def by_xla():
         return executable(self) if known is not self._executable else known
 
     with (
-        mock.patch.object(interpretation, "at_home", return_value=False),
+        mock.patch.object(execution, "at_home", return_value=False),
         mock.patch.object(Runner, "hosting", return_value=False),
         mock.patch.object(Runner, "executable", property(compiled)),
     ):

@@ -25,7 +25,7 @@ from tape.programs.costs import to_compile, to_interpret
 from tape.programs.deferral import deferring
 from tape.programs.devices import settling, several
 from tape.programs.foresight import Part, interpreted, watched
-from tape.programs.interpretation import interpret, needed_entries
+from tape.programs.interpretation import at_home, interpret, needed_entries
 from tape.programs.naming import copy
 from tape.programs.policy import Meetings, new_kernels, new_to_several
 from tape.programs.reasons import ran_alone, why, why_alone
@@ -112,14 +112,16 @@ class Program(layout.Choice):
     def _run(self, state: State, leaves: Sequence[Any]) -> Sequence[Any]:
         interpreted()
         entries, slots = needed_entries(state, self.keep)
-        unmet = {kernel for kernel in {e.kernel for e in entries} if kernel.unmet}  # before anybody asks how they run
+        kernels = {e.kernel for e in entries}
+        unmet = {kernel for kernel in kernels if kernel.unmet}  # before anybody asks how they run
+        home = at_home(leaves)
         if not checks_results():  # one program for all would show what is wrong with its results only
             bought = self._meet(state, leaves, entries)
             if self.executable is not None:
                 STATS.hits += not bought
                 STATS.executed += self.size
                 return self.executable(*leaves)
-            by_turns = variations.known(entries, slots, self.keep, leaves, self.site)
+            by_turns = variations.known(entries, kernels, slots, self.keep, leaves, self.site, home=home)
             if by_turns is not None:
                 if self._meetings is not None:
                     self._meetings.pay(self._renting * by_turns.count / len(entries))
@@ -130,13 +132,13 @@ class Program(layout.Choice):
         if self._meetings is not None:
             self._meetings.pay(self._renting)
         new = [e for e in entries if e.kernel in unmet] if unmet else []
-        cold = [e for e in entries if not e.kernel.light and e.kernel.cold]
+        cold = [e for e in entries if e.kernel.cold] if any(kernel.cold for kernel in kernels if not kernel.light) else []
         change = why_alone(new or cold) if new or cold else None
         if change is not None and (cold or change.repair):
             with timed(begun("ops" if cold else "traces", self.site, [e.kernel.name for e in cold or new], change)):
-                results = interpret(entries, slots, state.table, self.keep, leaves, self._shown)
+                results = interpret(entries, slots, state.table, self.keep, leaves, self._shown, home=home)
         else:
-            results = interpret(entries, slots, state.table, self.keep, leaves, self._shown)
+            results = interpret(entries, slots, state.table, self.keep, leaves, self._shown, home=home)
         self.size = len(entries)
         STATS.interpreted += self.size
         STATS.executed += self.size

@@ -52,13 +52,20 @@ def evaluate(
 
 
 def interpret(
-    entries: Sequence[Step], slots: Sequence[int], table: Sequence[Place], keep: tuple[int, ...], leaves: Sequence[Any], shown: int
+    entries: Sequence[Step],
+    slots: Sequence[int],
+    table: Sequence[Place],
+    keep: tuple[int, ...],
+    leaves: Sequence[Any],
+    shown: int,
+    *,
+    home: bool,
 ) -> list[Any]:
     """Run the entries that ``keep`` needs, on leaves of some slots; return its values.  Should one fail, StoppedError tells which.
 
-    Nobody but sweeps sees what comes after the first ``shown`` of them.
+    Nobody but sweeps sees what comes after the first ``shown`` of them; ``home`` is what :func:`at_home` says of the leaves.
     """
-    if any(entry.kernel.hosting() for entry in entries) and at_home(leaves):
+    if home and any(entry.kernel.hosting() for entry in entries):
         return _on_host(entries, slots, table, keep, leaves, shown)
     _prepare(entries, dict(zip(slots, leaves, strict=True)))
     waits = there_are_several()
@@ -89,15 +96,16 @@ def one_by_one(
 
 def at_home(leaves: Sequence[Any]) -> bool:
     """Tell whether all arrays are in the host's memory anyway, and JAX would put the results there too."""
-    on_cpu = False
+    known = None
     for x in leaves:
         if isinstance(x, jax.Array):
-            if x.committed or not _on_cpu(x.sharding):
+            sharding = x.sharding
+            if x.committed or not (sharding is known or _on_cpu(sharding)):
                 return False
-            on_cpu = True
+            known = sharding
     if checks_results() or jax.config.jax_disable_jit:  # type: ignore[attr-defined]
         return False
-    return on_cpu or (jax.config.jax_default_device is None and jax.default_backend() == "cpu")  # type: ignore[attr-defined]
+    return known is not None or (jax.config.jax_default_device is None and jax.default_backend() == "cpu")  # type: ignore[attr-defined]
 
 
 @functools.lru_cache(maxsize=256)
@@ -120,7 +128,7 @@ def _on_host(
         _prepare(entries, dict(given))
     last = _read_last(entries, keep) if heavy else {}
     values: dict[int, Any] = {}  # what NumPy has
-    for slot in given.keys() & set().union(*[entry.inputs for entry in entries]):
+    for slot in {s for entry in entries for s in entry.inputs if s in given}:
         leaf = given[slot]
         if isinstance(dtype := table[slot].kind.aval.dtype, np.dtype):
             values[slot] = np.asarray(leaf, dtype)

@@ -7,7 +7,7 @@ most kernels are light (:mod:`tape.ops.hosting`), NumPy has run them all before 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -15,8 +15,9 @@ import jax
 from tape import jaxapi
 from tape.accounts.records import Change, Site
 from tape.graph.trie import CLOCK, Step
+from tape.ops.kernel import Kernel
 from tape.programs import background
-from tape.programs.interpretation import at_home, on_one_device
+from tape.programs.interpretation import on_one_device
 from tape.programs.loops import Flow, Loop, find
 from tape.programs.telling import begun, told
 from tape.programs.turns import Body, Call, Calls, body_of, turns_of
@@ -26,15 +27,25 @@ AFTER = 6  # runs after the compiler began with a body, it is used
 
 
 def known(
-    entries: Sequence[Step], slots: Sequence[int], keep: Sequence[int], leaves: Sequence[Any], site: Site | None = None
+    entries: Sequence[Step],
+    kernels: Iterable[Kernel],
+    slots: Sequence[int],
+    keep: Sequence[int],
+    leaves: Sequence[Any],
+    site: Site | None = None,
+    *,
+    home: bool,
 ) -> Calls | None:
-    """Return what runs entries, from leaves of some slots to the values kept, by bodies of loops that are known; None where none is."""
+    """Return what runs entries, from leaves of some slots to the values kept, by bodies of loops that are known; None where none is.
+
+    ``home`` is what :func:`tape.programs.interpretation.at_home` says of the leaves.
+    """
     if len(entries) < FEWEST:
         return None
-    heavy = {kernel for kernel in {e.kernel for e in entries} if not kernel.is_light}
-    if (not heavy or sum([e.kernel in heavy for e in entries]) < FEWEST) and at_home(leaves):
+    heavy = {kernel for kernel in kernels if not kernel.is_light}
+    if (not heavy or sum([e.kernel in heavy for e in entries]) < FEWEST) and home:
         return None
-    if any(e.kernel.pinned for e in entries) or not all(map(on_one_device, leaves)):
+    if any(kernel.pinned for kernel in kernels) or not all(map(on_one_device, leaves)):
         return None
     if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
         return None
