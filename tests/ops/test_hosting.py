@@ -162,8 +162,8 @@ def test_what_numpy_refuses_after_all_is_left_to_xla(monkeypatch):
     monkeypatch.setattr(running, "hosted", hosted)
     x = tape.Variable(np.arange(23, dtype=np.float32))
     for _ in range(2):
-        y = tnp.sin(x) * 2.0
-        np.testing.assert_allclose(y.value, np.sin(np.arange(23)) * 2.0, rtol=1e-5)
+        y = tnp.expm1(tnp.sin(tnp.cosh(x - x))) * 2.0  # a structure that no other test has met
+        np.testing.assert_allclose(y.value, np.full(23, np.expm1(np.sin(1.0)) * 2.0), rtol=1e-5)
     assert refused
 
 
