@@ -242,6 +242,8 @@ class Program(layout.Choice):
         if self._compiling is None:  # another thread was quicker
             return
         job, executable, part = self._compiling
+        if part is not None:  # another structure that computes the same may have had it compiled, with leaves of its own
+            part = part._replace(used=tuple(self._used))
         try:
             job.wait()
         except Exception:  # noqa: BLE001 - the compiler refuses the whole: each entry on its own may well run

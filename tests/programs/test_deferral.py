@@ -210,6 +210,26 @@ def test_arrays_that_were_deleted():
     close(model.w.grad.value, expected[0])
 
 
+def test_a_structure_that_computes_the_same_has_its_own_leaves():
+    model, other = Model(), tape.Variable(W)
+    model.train()
+
+    def loss(w, b, xp=jnp):
+        product = X @ w
+        if xp is tnp:
+            other * 2.0  # a leaf between those of the loss, and an entry that nobody reads
+        y = xp.tanh(product + b)
+        for _ in range(model.signs):
+            y = -y
+        return (y * y).mean()
+
+    model.loss = loss
+    expected = model.train()
+    assert waiting(model.w, model.b) == [True, True]
+    close(model.w.grad.value, expected[0])
+    close(model.b.grad.value, expected[1])
+
+
 def test_large_ones_do_not_wait(monkeypatch):
     monkeypatch.setattr(deferral, "BYTES", 64)
     model = Model()

@@ -371,3 +371,26 @@ def test_an_evaluation_between_steps(stats):
         value, expected = reference(W, B)
         np.testing.assert_allclose(looked, value, rtol=1e-6)
         np.testing.assert_allclose(found[0], expected[0], rtol=1e-5, atol=1e-7)
+
+
+def test_what_is_computed_in_another_structure_is_foreseen_of_its_own_values(stats, asked):
+    w, other, b = tape.Variable(W), tape.Variable(B), tape.Variable(B)
+
+    def step(dropped):
+        w.grad = b.grad = None
+        product = X @ w
+        if dropped:
+            other * 2.0  # a leaf between those of the loss, and an entry that nobody reads
+        loss = tnp.sin(product + b).mean()
+        looked = float(loss)
+        loss.backward()
+        return looked, w.grad.numpy(), b.grad.numpy()
+
+    step(dropped=False)
+    step(dropped=False)
+    expected = step(dropped=False)  # by programs
+    other.value = 3.0 * other.value
+    for _ in range(100):
+        for found, right in zip(step(dropped=True), expected, strict=True):
+            np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-7)
+    assert asked[-2:] == ["foreseen", "right"]
