@@ -52,7 +52,7 @@ def deferring(program: Choice, state: State, part: Part | None) -> Deferral | No
     later = slots.intersection(program.live)
     if not later or state.path()[0].mode == SWEEP:  # a look parts such a step into two programs, see tape.programs.foresight
         return None
-    return Deferral(part, program.live, later)
+    return Deferral(program, part, later)
 
 
 class Deferral:
@@ -60,14 +60,15 @@ class Deferral:
 
     __slots__ = ("_brief", "_calls", "_due", "_job", "_part", "_waits", "_wanted", "_whole", "before", "later", "others")
 
-    def __init__(self, part: Part, live: tuple[int, ...], later: frozenset[int]) -> None:
+    def __init__(self, program: Choice, part: Part, later: frozenset[int]) -> None:
+        live = program.live
         self._part = part
         self.later = tuple([slot for slot in live if slot in later])
         self.others = tuple([slot for slot in live if slot not in later])
         self._calls, self._due, self._wanted = 0, FEW, FEW
         self._waits = 0
         self._job: tuple[Job, Callable[..., Sequence[Any]]] | None = None
-        self._whole: Callable[..., Sequence[Any]] | None = None  # the program with all results, once there is another one
+        self._whole = program.executable  # with all results: known from the beginning, as several threads may change over at once
         self._brief: Callable[..., Sequence[Any]] | None = None
         self.before: Callable[[], Segment | None] = lambda: None  # the segment whose gradients wait
 
@@ -90,11 +91,12 @@ class Deferral:
 
     def _advance(self, program: Choice, values: Sequence[Any]) -> None:
         """Have the program without gradients compiled, or run from now on."""
-        if self._brief is None and self._job is None:
+        job, brief = self._job, self._brief
+        if brief is not None or (job is not None and self._made(*job, len(values))):
+            program.executable = self._brief
+        elif job is None:
             self._due = self._calls + self._part.work.calls
             self._begin(program.live, values)
-        elif self._brief is not None or self._made(len(values)):
-            self._whole, program.executable = program.executable, self._brief
 
     def _begin(self, live: tuple[int, ...], values: Sequence[Any]) -> None:
         part = self._part
@@ -108,9 +110,8 @@ class Deferral:
         change = Change("deferred", "gradients that nobody looks at are results no longer")
         told(job, begun("program", None, part.work.names, change, line=part.work.line))
 
-    def _made(self, leaves: int) -> bool:
+    def _made(self, job: Job, run: Callable[..., Sequence[Any]], leaves: int) -> bool:
         """Take the program without gradients, if the background has it; tell whether it is there."""
-        job, run = self._job  # type: ignore[misc]
         waits = self._waits < STALLS and TIME.waits()
         self._waits += waits
         if not job.made_within(LIMIT if waits else 0.0):
@@ -122,7 +123,7 @@ class Deferral:
             return False
         STATS.compiled(job.seconds)
         STATS.reasons["gradients that nobody looks at"] += 1
-        self._brief, self._job = settling(numbers.reading(run, self._part.used, leaves)), None
+        self._brief = settling(numbers.reading(run, self._part.used, leaves))
         return True
 
     def compute(self, deferred: Deferred) -> None:

@@ -183,6 +183,13 @@ def test_a_released_tape_stays_released():
         model.last.backward()
 
 
+def test_two_threads_end_their_runs_at_once():
+    model, (w, _) = trained()
+    program, leaves, _ = model.w.grad._segment.run.deferred
+    program.kept.deferral._advance(program, [cell[0] for cell in leaves])  # as the second of them does, after the first
+    close(model.w.grad.value, w)
+
+
 def test_another_thread_looks():
     model, (w, b) = trained()
     found = []
