@@ -15,7 +15,10 @@ from tape.terminal import aligned, clipped, coloured, columns, counted, named, p
 REASONS = {
     "look": (
         "a value was looked at (float(v), v.value, print, np.asarray, a comparison)",
-        "look after backward() and step(), and not at each step, so that a step is one program",
+        (
+            "look after backward() and step(), and not at each step, so that a step is one program; looks at what small programs "
+            "computed cost half on a CPU after jax.config.update('jax_cpu_enable_async_dispatch', False), before anything runs"
+        ),
     ),
     "backward": ("a sweep ended: backward() runs what it needs, once", ""),
     "step": ("an optimizer's step ended", ""),
