@@ -18,7 +18,6 @@ sys.path[:0] = [str(DOCS.parent), str(DOCS)]
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import api  # noqa: E402 - beside this file
-import gallery  # noqa: E402 - beside this file
 import namespaces  # noqa: E402 - beside this file
 
 import tape  # noqa: E402 - the tree that this file is in
@@ -37,7 +36,14 @@ version = release = tape.__version__
 html_title = f"jax-tape {version}"
 html_baseurl = os.environ.get("READTHEDOCS_CANONICAL_URL", "")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon", "sphinx_copybutton"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinx_gallery.gen_gallery",
+]
 exclude_patterns = ["_build"]
 templates_path = ["_templates"]
 nitpicky = True
@@ -66,6 +72,29 @@ add_module_names = False
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
+# Whole runs of the examples take twenty minutes, so what each drew and printed is kept (``gallery.py``) and put on its page (``_whole``).
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples",
+    "gallery_dirs": "generated/examples",
+    "backreferences_dir": "generated/backreferences",
+    "ignore_pattern": r"experiment\.py",  # what they import
+    "copyfile_regex": r"index\.rst",
+    "download_all_examples": False,
+    "plot_gallery": False,
+    "write_computation_times": False,
+    "show_signature": False,
+    "first_notebook_cell": """# experiment.py has to be beside this notebook, and jax-tape to be installed with its extra "examples".
+import sys
+
+sys.argv[1:] = []  # options: "--quick" runs a few steps, "--help" shows the others""",
+    "last_notebook_cell": """# The picture that was drawn
+from pathlib import Path
+
+from IPython.display import Image
+
+Image(max(Path().glob("*.png"), key=lambda path: path.stat().st_mtime))""",
+}
+
 html_theme = "furo"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
@@ -77,7 +106,7 @@ linkcheck_anchors = False  # pages that draw themselves have none that can be fo
 
 # Pages of the repository that have a place of their own in the site, so that their links work there and on GitHub.
 MOVED = [
-    (re.compile(r"\]\((?:\.\./)+examples/(\w+)\.py\)"), r"](/generated/examples/\1.md)"),
+    (re.compile(r"\]\((?:\.\./)+examples/(\w+)\.(?:py|rst)\)"), r"](/generated/examples/\1.rst)"),
     (re.compile(r"\]\((?:\.\./)+tape/command/errors/(\w+)\.md\)"), r"](/generated/errors/\1.md)"),
     (re.compile(r"\]\((?:\.\./)+docs/(\w+\.md)"), r"](/\1"),
     (re.compile(r"\]\((?:\.\./)*CONTRIBUTING\.md((?:#[\w-]+)?)\)"), r"](/contributing.md\1)"),
@@ -106,6 +135,28 @@ def _describe(_app: Sphinx, name: str, content: list[str]) -> None:
     if folder == "generated/errors":
         heading, _, rest = content[0].partition("\n")
         content[0] = f"{heading}\n\n```{{eval-rst}}\n.. autoexception:: tape.errors.{title}\n   :show-inheritance:\n```\n{rest}"
+
+
+SOURCE, DOWNLOADS = ".. GENERATED FROM PYTHON SOURCE LINES", ".. _sphx_glr_download_"
+WHOLE = """.. image:: /pictures/{0}.png
+   :alt: What {0}.py draws
+
+It prints, when it runs whole (times are those of two shared cores):
+
+.. literalinclude:: /pictures/{0}.txt
+   :language: text
+
+"""
+IMPORTED = "It imports :download:`experiment.py </../examples/experiment.py>`, which goes beside it.\n\n"
+
+
+def _whole(_app: Sphinx, name: str, content: list[str]) -> None:
+    """Put what a whole run of an example drew and printed before its source, and what it imports after it."""
+    folder, _, example = name.rpartition("/")
+    if folder == "generated/examples" and example != "index":
+        for mark, put in (SOURCE, WHOLE.format(example)), (DOWNLOADS, IMPORTED):
+            at = content[0].index(mark)  # or the build ends, if sphinx-gallery no longer writes it
+            content[0] = content[0][:at] + put + content[0][at:]
 
 
 def _replace(_app: Sphinx, what: str, name: str, _thing: Any, _options: object, lines: list[str]) -> None:
@@ -156,12 +207,17 @@ def _spelling(_app: Sphinx, doctree: nodes.document) -> None:
 def setup(app: Sphinx) -> None:
     """Write the pages that are made anew at each build."""
     api.write(DOCS / "generated" / "reference")
-    gallery.write(DOCS / "generated" / "examples")
     namespaces.write(DOCS / "generated" / "namespaces.md")
-    shutil.rmtree(DOCS / "generated" / "errors", ignore_errors=True)
+    for folder in ("errors", "examples"):
+        shutil.rmtree(DOCS / "generated" / folder, ignore_errors=True)
+    drawn = DOCS / "generated" / "examples" / "images"
+    drawn.mkdir(parents=True)
+    for picture in (DOCS / "pictures").glob("*.png"):  # named so, thumbnails are made of them
+        shutil.copy(picture, drawn / f"sphx_glr_{picture.stem}_001.png")
     shutil.copytree(pages.FOLDER, DOCS / "generated" / "errors")
     app.connect("source-read", _move)
     app.connect("source-read", _describe)
+    app.connect("source-read", _whole)
     ModuleAnalyzer.analyze = _one_signature  # type: ignore[method-assign]
     app.connect("doctree-read", _spelling)
     app.connect("doctree-read", _baseless)

@@ -1,18 +1,16 @@
-"""The pages of the examples: what each says of itself, the picture and the lines that it made when it last ran whole, and its source.
+"""Run examples whole, and keep the picture and the lines that each makes in docs/pictures, for its page of the gallery.
 
-python docs/gallery.py            # run all of them (some twenty minutes on two cores) and keep pictures and lines in docs/pictures
+python docs/gallery.py            # all of them (some twenty minutes on two cores)
 python docs/gallery.py ode maml   # some of them
 """
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import subprocess
 import sys
 import tempfile
-import textwrap
 from pathlib import Path
 
 DOCS = Path(__file__).parent
@@ -26,36 +24,6 @@ COLOURS = 256  # which makes it a third as large
 def names() -> list[str]:
     """Return the names of the examples."""
     return sorted(p.stem for p in EXAMPLES.glob("*.py") if p.stem not in SHARED)
-
-
-def page(name: str) -> str:
-    """Return the page of an example, as Markdown."""
-    tree = ast.parse((EXAMPLES / f"{name}.py").read_text(encoding="utf-8"))
-    doc, begins = ast.get_docstring(tree) or "", (tree.body[0].end_lineno or 0) + 2
-    title, _, rest = doc.partition("\n\n")
-    parts = [f"# {name}.py", "", re.sub(r"``(.+?)``", r"`\1`", title), ""]
-    for paragraph in rest.split("\n\n"):
-        indented = paragraph.startswith("    ")
-        language = "sh" if paragraph.lstrip().startswith("python ") else "text"
-        text = f"```{language}\n{textwrap.dedent(paragraph)}\n```" if indented else re.sub(r"``(.+?)``", r"`\1`", paragraph)
-        parts += [text, ""]
-    if (PICTURES / f"{name}.png").exists():
-        parts += [f"![What {name}.py draws](/pictures/{name}.png)", ""]
-    if (PICTURES / f"{name}.txt").exists():
-        printed = (PICTURES / f"{name}.txt").read_text(encoding="utf-8")
-        parts += ["It prints, when it runs whole (times are those of two shared cores):", "", f"```text\n{printed}```", ""]
-    return "\n".join(
-        [*parts, "## Source", "", f"```{{literalinclude}} /../examples/{name}.py\n:language: python\n:lines: {begins}-\n```", ""]
-    )
-
-
-def write(folder: Path) -> None:
-    """Write the pages that differ from what is there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in names():
-        path, text = folder / f"{name}.md", page(name)
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            path.write_text(text, encoding="utf-8")
 
 
 def shrink(picture: Path, to: Path) -> None:

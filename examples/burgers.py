@@ -1,4 +1,7 @@
-"""Solve Burgers' equation with a network that is trained on the equation alone (a PINN; Raissi, Perdikaris and Karniadakis 2019).
+"""Physics-informed network
+========================
+
+Solve Burgers' equation with a network that is trained on the equation alone (a PINN; Raissi, Perdikaris and Karniadakis 2019)::
 
     u_t + u u_x = 0.02 u_xx   for x in [-1, 1], t in [0, 1]
     u(x, 0) = -sin(pi x),   u(-1, t) = u(1, t) = 0
@@ -9,7 +12,7 @@ Each of them is one line: ``tape.gradients(..., create_graph=True)``.  The answe
 In JAX the network has to be a function of one point, differentiated three times and mapped over points; in PyTorch the lines are the same,
 and each op of the three nested sweeps is a call of its own.
 
-    python examples/burgers.py
+Run it with ``python examples/burgers.py``.
 """
 
 import itertools

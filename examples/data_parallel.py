@@ -1,4 +1,7 @@
-"""Train on several devices at once, and add gradients up across them while the sweep still runs.
+"""Data parallelism during the sweep
+=================================
+
+Train on several devices at once, and add gradients up across them while the sweep still runs.
 
 Every device holds a copy of the parameters and a part of the batch.  ``tape.stream_gradients`` gives each parameter as soon as the devices'
 own gradients of it are final, last layers first; their mean over the devices (an all-reduce) and the update are started then, while the
@@ -7,7 +10,7 @@ sweep goes on to earlier layers.  Both ways have to give what one device makes o
 In JAX a gradient is there when all are: what overlaps is left to XLA's scheduler.  PyTorch has it in a wrapper (DistributedDataParallel) that
 groups parameters into buckets by hooks of its own.  Here it is a loop over ``tape.stream_gradients(losses)``.
 
-    python examples/data_parallel.py --devices 2
+Run it with ``python examples/data_parallel.py --devices 2``.
 """
 
 import time

@@ -1,4 +1,7 @@
-"""Train a small convolutional network on handwritten digits, define-by-run, with and without a gradient penalty.
+"""Digits, with a gradient penalty
+===============================
+
+Train a small convolutional network on handwritten digits, define-by-run, with and without a gradient penalty.
 
 Plain Python loops record what they compute on the tape, ``.backward()`` sweeps it, and an optax optimizer steps.  The second run adds the
 squared norm of d loss / d image to the loss ("double backpropagation", Drucker and LeCun 1992), so each of its steps differentiates a
@@ -7,7 +10,7 @@ gradient.  At the end the gradient of the second loss is compared with that of `
 In JAX both losses are functions of all weights that are jitted by hand; PyTorch runs these lines op by op.  Here the penalty is one line,
 ``tape.gradients(..., create_graph=True)``, and each step becomes one program by itself.
 
-    python examples/digits.py --output digits.png
+Run it with ``python examples/digits.py --output digits.png``.
 """
 
 import time
@@ -49,8 +52,7 @@ def cross_entropy(p: dict[str, Any], images: Any, labels: Any, lib: Any = tape) 
 
 def plain(p: dict[str, Any], images: Any, labels: Any) -> tuple[Any, Any]:
     """What is trained, and the loss: here they are one."""
-    loss = cross_entropy(p, images, labels)
-    return loss, loss
+    return (cross_entropy(p, images, labels),) * 2
 
 
 def penalised(p: dict[str, Any], images: Any, labels: Any) -> tuple[Any, Any]:
@@ -90,8 +92,7 @@ def distance_from_jax(p: dict[str, Any], images: Array, labels: Array) -> float:
         loss, slope = jax.value_and_grad(cross_entropy, argnums=1)(p, images, labels, jax)
         return loss + PENALTY * len(images) * (slope**2).sum()
 
-    found = tape.grad(lambda p: penalised(p, images, labels)[0])(p)
-    return distance(found, jax.grad(in_jax)({name: v.value for name, v in p.items()}))
+    return distance(tape.grad(lambda p: penalised(p, images, labels)[0])(p), jax.grad(in_jax)({name: v.value for name, v in p.items()}))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

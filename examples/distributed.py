@@ -1,4 +1,7 @@
-"""Train one define-by-run script on many devices: data-parallel, tensor-parallel and fully sharded, in one process or in several.
+"""Sharded training
+================
+
+Train one define-by-run script on many devices: data-parallel, tensor-parallel and fully sharded, in one process or in several.
 
 The training step below knows nothing of devices.  How it runs is said once, by how its inputs and parameters are sharded: what the tape
 compiles is partitioned by XLA, gradients lie as their parameters do, and so does the state of the optimizer.  Eight CPU devices of this
@@ -8,7 +11,7 @@ machine will do to see how it works, and two processes with four each.  On sever
 In JAX such a step is the same, inside of a ``jax.jit`` of everything that it changes; in PyTorch each of the three ways is a wrapper of its own
 (DDP, DTensor, FSDP).  Here the sharding of the parameters is all there is to say: ``jax.device_put(x, sharding)``.
 
-    python examples/distributed.py
+Run it with ``python examples/distributed.py``; in a notebook with ``--processes 1``, as new processes import the script.
 """
 
 import itertools

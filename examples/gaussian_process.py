@@ -1,4 +1,7 @@
-"""Fit a Gaussian process to patients' data by its marginal likelihood: one length scale per feature.
+"""Gaussian process by marginal likelihood
+=======================================
+
+Fit a Gaussian process to patients' data by its marginal likelihood: one length scale per feature.
 
 The likelihood is six lines of linear algebra (Rasmussen and Williams 2006, algorithm 2.1); its gradient goes through a Cholesky
 factorisation.  Value and gradient are compared with those of scikit-learn, which derives them by hand; scipy's L-BFGS then takes both from
@@ -7,7 +10,7 @@ factorisation.  Value and gradient are compared with those of scikit-learn, whic
 In JAX and PyTorch the likelihood is as short; there, a jitter that is too small gives NaN in silence.  Here ``tape.detect_anomaly()``
 names the line of the factorisation; the last part shows it.
 
-    python examples/gaussian_process.py
+Run it with ``python examples/gaussian_process.py``.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""Differentiate through a fixed point without keeping its iterations, and let the gradient choose hyperparameters.
+"""Implicit differentiation
+========================
+
+Differentiate through a fixed point without keeping its iterations, and let the gradient choose hyperparameters.
 
 1. A layer that is defined by an equation: z = tanh(W z + x).  Python iterates until the residual is small, under ``tape.no_grad()``.  One more
    turn is recorded, and a hook on its result solves the linear equation that the implicit function theorem gives for the cotangent,
@@ -8,7 +11,7 @@
 
 In JAX the first needs ``jax.custom_vjp`` around a ``while_loop``; in PyTorch the same hook, without a compiler.  Here the loops are Python's.
 
-    python examples/implicit.py
+Run it with ``python examples/implicit.py``.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""Which training examples does a prediction hang on?  Influence functions (Koh and Liang 2017) against leaving them out for real.
+"""Influence functions
+===================
+
+Which training examples does a prediction hang on?  Influence functions (Koh and Liang 2017) against leaving them out for real.
 
 Removing one patient moves the fitted weights by H^-1 g / n, where g is the gradient of its loss and H the Hessian of all; so the change of a
 test loss is predicted by one linear solve, for all patients at once.  The solve is conjugate gradients on Hessian-vector products: no
@@ -8,7 +11,7 @@ fitted again, and prediction and truth are compared.
 In JAX the same calls exist and every piece has to be jitted apart; PyTorch needs ``torch.func`` for gradients per example and graphs kept
 for products.  Here the loop of conjugate gradients looks at its residual in Python.
 
-    python examples/influence.py
+Run it with ``python examples/influence.py``.
 """
 
 from collections.abc import Callable, Sequence

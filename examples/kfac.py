@@ -1,4 +1,7 @@
-"""K-FAC by hooks: precondition each layer's gradient with what flows through the layer (Martens and Grosse 2015).
+"""K-FAC by hooks
+==============
+
+Precondition each layer's gradient with what flows through the layer (Martens and Grosse 2015).
 
 The curvature of a dense layer s = a W is close to the Kronecker product of A = mean(a a^T) and G = mean(g g^T), where g is the derivative of
 the loss by the layer's output for labels drawn from the model's own predictions.  The inputs are at hand in the forward; a hook on each output
@@ -6,7 +9,7 @@ hands out g in the sweep: no layer class, no second code path.  The gradient bec
 
 In PyTorch the hooks are the same; in JAX libraries trace the whole loss and match patterns in its jaxpr to find the layers (kfac-jax).
 
-    python examples/kfac.py
+Run it with ``python examples/kfac.py``.
 """
 
 import itertools

@@ -1,4 +1,7 @@
-"""The spectrum of a network's Hessian, by stochastic Lanczos quadrature on Hessian-vector products (Ghorbani, Krishnan and Xiao 2019).
+"""Stochastic Lanczos quadrature
+=============================
+
+The spectrum of a network's Hessian, by stochastic Lanczos quadrature on Hessian-vector products (Ghorbani, Krishnan and Xiao 2019).
 
 The Hessian of a loss with P weights is never made: Lanczos' iteration asks for its products with vectors only, and each is one sweep
 through a recorded gradient.  Its small tridiagonal matrices give nodes and weights of a quadrature for the density of eigenvalues.  The
@@ -7,7 +10,7 @@ network here is small, so that the answer can be compared with all eigenvalues o
 In JAX a product is ``jvp(grad(loss))``, to be jitted with all data as arguments; in PyTorch the graph of the gradient is kept, as here, and
 each product costs a Python sweep.  Here a sweep that comes back is one compiled call.
 
-    python examples/lanczos.py
+Run it with ``python examples/lanczos.py``.
 """
 
 from collections.abc import Callable, Sequence

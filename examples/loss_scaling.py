@@ -1,4 +1,7 @@
-"""Train in 16 bits on handwritten digits: what is lost without a loss scale, with one that is too large, and how a dynamic one finds its way.
+"""Loss scaling in 16 bits
+=======================
+
+Train in 16 bits on handwritten digits: what is lost without a loss scale, with one that is too large, and how a dynamic one finds its way.
 
 The loss counts with a small weight, and the learning rate is larger by as much, so that in exact arithmetic all runs do the same.  With a
 weight of 1e-4 the cotangents of the logits are below 6e-8, the smallest number of float16: they become zero, and nothing is learned.  A loss
@@ -10,7 +13,7 @@ and are flushed to zero, though the gradients, sums over the batch, are not.
 In JAX scale, test and skipped step are part of the jitted function; in PyTorch they are a GradScaler, for float16 on accelerators.  Here it is
 one argument, ``interop.optax.Optimizer(..., loss_scale=DynamicLossScale())``, in any dtype.
 
-    python examples/loss_scaling.py --output loss_scaling.png
+Run it with ``python examples/loss_scaling.py --output loss_scaling.png``.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""Learn weights from which one gradient step fits a new sine wave: MAML (Finn, Abbeel and Levine 2017), first and second order.
+"""MAML, first and second order
+============================
+
+Learn weights from which one gradient step fits a new sine wave: MAML (Finn, Abbeel and Levine 2017), first and second order.
 
 Tasks are waves of amplitude 0.1 to 5 and any phase; of each, ten points are seen.  The inner step is recorded, so the outer gradient goes
 through it: the difference between the two orders is ``create_graph=True`` (first order has to say ``.detach()``).  The paper reports (its
@@ -8,7 +11,7 @@ cannot adapt at all; both are asserted.
 In JAX the inner step is a function inside the loss, with all weights passed through by hand; in PyTorch it needs functional copies of the
 modules.  Here the adapted weights are values: all tasks adapt at once because arrays broadcast.
 
-    python examples/maml.py
+Run it with ``python examples/maml.py``.
 """
 
 import itertools

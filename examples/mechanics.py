@@ -1,17 +1,18 @@
-"""Learn how a double pendulum moves: a plain network, and one that learns the Lagrangian (Cranmer et al. 2020) or Hamiltonian only.
+"""Lagrangian and Hamiltonian networks
+===================================
 
-A Lagrangian network gives one number, L(q, v).  The accelerations follow from Euler and Lagrange's equations,
+Learn how a double pendulum moves: a plain network, and one that learns the Lagrangian (Cranmer et al. 2020) or Hamiltonian only.
+A Lagrangian network gives one number, L(q, v).  The accelerations follow from Euler and Lagrange's equations::
 
     a = (d2L / dv2)^-1 (dL/dq - d2L/dv dq v),
 
 so the model contains a Hessian of the network, and training differentiates it once more.  A Hamiltonian network (Greydanus, Dzamba and
-Yosinski 2019) gives H(q, p), with dq/dt = dH/dp and dp/dt = -dH/dq.  Each model then goes on from a start that it has not seen, and the drift
-of the true energy is compared.
+Yosinski 2019) gives H(q, p), with dq/dt = dH/dp and dp/dt = -dH/dq.  From a start that no model has seen, drifts of the true energy are compared.
 
 In JAX this is as short, with everything pure; in PyTorch the mapped Hessian needs ``torch.func``.  Here the Hessian of the network is one line,
 ``tape.hessian(function, argnums=1)(q, v)``, and ``loss.backward()`` goes through it.
 
-    python examples/mechanics.py
+Run it with ``python examples/mechanics.py``.
 """
 
 from collections.abc import Callable, Sequence
@@ -90,8 +91,7 @@ def trajectory(model: Callable[..., Any], p: Any, seconds: Array) -> list[Array]
     def rates(_: float, state: Array) -> Array:
         return model(p, *np.split(state.astype("float32"), 2)).numpy()
 
-    path = solve_ivp(rates, (0, seconds[-1]), [1.2, 0.4, 0, 0], t_eval=seconds).y
-    return np.split(path.T.astype("float32"), 2, axis=1)
+    return np.split(solve_ivp(rates, (0, seconds[-1]), [1.2, 0.4, 0, 0], t_eval=seconds).y.T.astype("float32"), 2, axis=1)
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Fit the rates of predators and prey through an ODE solver with adaptive steps, written as plain Python.
+"""Adaptive ODE solver in plain Python
+===================================
+
+Fit the rates of predators and prey through an ODE solver with adaptive steps, written as plain Python.
 
 The solver (Bogacki and Shampine 1989, orders 3 and 2, as in MATLAB's ode23) looks at its error after each step, accepts or rejects it, and
 chooses the next step's length: a ``while`` loop whose number of turns depends on the values.  The sweep goes back through exactly the steps
@@ -7,7 +10,7 @@ that were accepted; the lengths of steps are constants of it, as in "discretise,
 In JAX a ``while_loop`` has no reverse mode at all, so solvers come as libraries with checkpointing inside (Diffrax); PyTorch runs the
 loop as it stands, op by op.  Here it is the same Python and each turn is compiled once.
 
-    python examples/ode.py
+Run it with ``python examples/ode.py``.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,7 @@
-"""Keep less for the sweep: the values that a deep network keeps, as they are, in 16 or 8 bits, and in the host's memory.
+"""Offloading and compressing residuals
+====================================
+
+Keep less for the sweep: the values that a deep network keeps, as they are, in 16 or 8 bits, and in the host's memory.
 
 Each layer is a context of ``tape.saved_value_hooks``, so a sweep unpacks one layer at a time.  It begins with what is cheap to compute again
 (the activation), so that one value for each layer is kept, the product before it.  The table says how many bytes the tape keeps between the
@@ -8,7 +11,7 @@ exact one.
 In JAX what is kept is chosen by names and policies inside of ``jax.checkpoint``; PyTorch has the same hooks, one call for each tensor.  Here a
 pair of functions says it, ``with tape.saved_value_hooks(pack, unpack):``, and both are compiled with the step.
 
-    python examples/offload.py --layers 24 --width 256
+Run it with ``python examples/offload.py --layers 24 --width 256``.
 """
 
 import contextlib

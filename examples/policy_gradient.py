@@ -1,4 +1,7 @@
-"""Balance a pole by REINFORCE (Williams 1992): the environment is plain Python, and so is the loop that is differentiated.
+"""Policy gradients on a pole
+==========================
+
+Balance a pole by REINFORCE (Williams 1992): the environment is plain Python, and so is the loop that is differentiated.
 
 The policy is asked at every step of an episode and its log-probabilities stay on the tape while physics, random numbers and the decision to
 stop are Python's.  After the episode one sweep goes through all of it.  Episodes are of any length: 10 steps in the beginning, 200 when the
@@ -6,7 +9,7 @@ pole stays up.
 
 With ``jax.jit`` the environment has to be rewritten in JAX, or episodes are padded to one length; PyTorch runs this code as it is.
 
-    python examples/policy_gradient.py
+Run it with ``python examples/policy_gradient.py``.
 """
 
 import math

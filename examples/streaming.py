@@ -1,4 +1,7 @@
-"""Update parameters while the sweep still runs, and draw when what happened.
+"""Updating during the sweep
+=========================
+
+Update parameters while the sweep still runs, and draw when what happened.
 
 ``tape.stream_gradients`` gives each parameter as soon as nothing that is still to be swept adds to its gradient, last layers first.  A thread
 waits for each gradient, sends it over a slow link and updates the parameter, while the sweep goes on to earlier layers.  The same
@@ -7,7 +10,7 @@ training with ``backward()`` and the updates after it gives the same parameters,
 In JAX a compiled gradient is there as a whole; in PyTorch a hook on each parameter does the same, one call for each op.  Here it is a loop over
 ``tape.stream_gradients(loss)``.
 
-    python examples/streaming.py --output streaming.png
+Run it with ``python examples/streaming.py --output streaming.png``.
 """
 
 import time

@@ -1,11 +1,14 @@
-"""A network whose structure is the sentence: judge logical formulas by a recursive network, a new tree at every step.
+"""Recursive network on trees
+==========================
+
+A network whose structure is the sentence: judge logical formulas by a recursive network, a new tree at every step.
 
 Each formula (``(a and not b) or (c xor d)``) is a random tree; the network is a Python function that calls itself on the branches, with one
 layer per connective (Socher et al. 2011).  No two steps have the same structure, which is what compilers like least: ``jax.jit`` would
 compile at every step, and PyTorch calls each op of each tree from Python.  Here the recursion is all there is: no line of it is for the tape.
 Formulas of other sizes than those it was trained on are judged at the end.
 
-    python examples/trees.py
+Run it with ``python examples/trees.py``.
 """
 
 import operator

@@ -1,4 +1,7 @@
-"""Learn a text letter by letter with a recurrent network, by truncated backpropagation through time.
+"""Truncated backpropagation through time
+======================================
+
+Learn a text letter by letter with a recurrent network, by truncated backpropagation through time.
 
 The text (what Python says of its built-in types) is read over and over; the state of the network goes on from window to
 window.  After each window the loss is swept and ``loss.unchain_backward()`` cuts everything before it: the next sweep ends at the state that the
@@ -8,7 +11,7 @@ an error) the bytes that are kept grow with the length of the text.  The gradien
 In JAX the state is an argument and a result of a jitted step over a window; in PyTorch each tensor of the state is detached by hand.  Here it is
 one line after the sweep, whatever the state consists of.
 
-    python examples/truncated_bptt.py --output truncated_bptt.png
+Run it with ``python examples/truncated_bptt.py --output truncated_bptt.png``.
 """
 
 from collections.abc import Iterator, Sequence

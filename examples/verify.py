@@ -1,4 +1,7 @@
-"""Check derivatives that others wrote, and find that two of them are wrong: functions of the installed JAX.
+"""Checking others' derivatives
+============================
+
+Check derivatives that others wrote, and find that two of them are wrong: functions of the installed JAX.
 
 ``tape.testing.check_gradients`` compares a derivative with every other way to compute it, looks at points near those it was given and at
 second derivatives, and says what kind of wrong it is.  Here it goes over six functions; two of jax 0.10.2 fail:
@@ -10,7 +13,7 @@ second derivatives, and says what kind of wrong it is.  Here it goes over six fu
 reduction it refuses to run; PyTorch's ``gradcheck`` asks for functions of torch, in float64.  Here it is ``check_gradients(function, x)``, in any
 dtype.  On a JAX where they are mended, the example says so.
 
-    python examples/verify.py
+Run it with ``python examples/verify.py``.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""Generate digits with a Wasserstein GAN whose critic is held to slope one by a gradient penalty (Gulrajani et al. 2017).
+"""Wasserstein GAN with gradient penalty
+=====================================
+
+Generate digits with a Wasserstein GAN whose critic is held to slope one by a gradient penalty (Gulrajani et al. 2017).
 
 The penalty is on the norm of the critic's gradient by its input, between real and generated images; so every step of the critic
 differentiates a gradient.  It is one line, ``tape.gradients(..., create_graph=True)``, in a loop that trains two networks in turns.
@@ -6,7 +9,7 @@ differentiates a gradient.  It is one line, ``tape.gradients(..., create_graph=T
 In JAX the penalty is ``vmap(grad(critic))`` in a function of both networks' weights that is jitted by hand; in PyTorch the code is this one,
 and the double sweep costs twice its number of calls.
 
-    python examples/wgan_gp.py
+Run it with ``python examples/wgan_gp.py``.
 """
 
 from collections.abc import Sequence

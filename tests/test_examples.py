@@ -170,6 +170,8 @@ def test_an_example_says_what_is_hard_elsewhere_asserts_draws_and_is_short(path)
     if path.stem == "experiment":  # what they share
         return
     doc = source.split('"""')[1]
+    title, underline, *_ = doc.splitlines()
+    assert underline == "=" * len(title)  # of its page
     assert re.search(r"\bJAX\b|jax", doc)
     assert "PyTorch" in doc
     assert re.search(r"^ +assert ", source, re.MULTILINE)
