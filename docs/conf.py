@@ -76,7 +76,8 @@ copybutton_prompt_is_regexp = True
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "generated/examples",
-    "backreferences_dir": "generated/backreferences",
+    "backreferences_dir": "generated/backreferences",  # pages of the reference show the examples that use a name
+    "doc_module": ("tape", "interop"),
     "ignore_pattern": r"experiment\.py",  # what they import
     "copyfile_regex": r"index\.rst",
     "download_all_examples": False,
