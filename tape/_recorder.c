@@ -498,6 +498,21 @@ static struct {
     Py_ssize_t room;
 } spare;
 
+/* Spare the collector of garbage a cell whose value refers to nothing that could refer to it: a loop that looks in each turn has ten of them a turn
+   on its tape, and every collection would go through all of them. */
+static void
+spare_collector(PyObject *cell)
+{
+    static PyTypeObject *array; /* one of `concrete` */
+    PyTypeObject *type = Py_TYPE(PyList_GET_ITEM(cell, 0));
+    if (type != array && PySet_Contains(told.concrete, (PyObject *)type) == 1) {
+        array = type;
+    }
+    if (type == array) {
+        PyObject_GC_UnTrack(cell);
+    }
+}
+
 static PyObject *
 empty_cell(void)
 {
@@ -1209,6 +1224,7 @@ slot_of_value(Walk *walk, PyObject *value)
     PyObject *cell = kind == NULL ? NULL : PyList_New(1);
     if (cell != NULL) {
         PyList_SET_ITEM(cell, 0, Py_NewRef(value));
+        spare_collector(cell);
     }
     int entered = cell != NULL && enter_leaf(walk, kind, cell, NULL, NULL, NULL);
     Py_XDECREF(kind);
@@ -2575,6 +2591,7 @@ stored_in(PyObject *cells, Segment *segment, PyObject *live, PyObject *values)
         } else {
             PyObject *old = PyList_GET_ITEM(cell, 0);
             PyList_SET_ITEM(cell, 0, Py_NewRef(PySequence_Fast_GET_ITEM(results, i)));
+            spare_collector(cell);
             Py_DECREF(old);
         }
     }
@@ -2741,6 +2758,7 @@ keep_results(Segment *segment, Choice *program, PyObject *results)
             break;
         }
         PyList_SET_ITEM(cell, 0, Py_NewRef(PyList_GET_ITEM(results, n + i)));
+        spare_collector(cell);
         if (PyDict_SetItem(saved, PyTuple_GET_ITEM(residuals, i), cell) < 0) {
             Py_CLEAR(saved);
         }

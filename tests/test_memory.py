@@ -486,6 +486,27 @@ def test_contract_17_entries_and_bytes_are_counted_exactly():
 # -- planted bugs -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.skipif(layout.NATIVE is None, reason="the recorder in Python runs")
+def test_the_collector_looks_at_few_containers_of_a_long_tape():
+    """Those that hold an array each are none of its business: it would go through all of them again and again."""
+
+    def turned(turns):
+        x = W
+        for _ in range(turns):
+            x = tnp.tanh(x @ W) + 0.1
+            float(x[0, 0])
+        return x
+
+    for _ in range(6):
+        turned(8)
+    idle.settle()
+    gc.collect()
+    before = sum(isinstance(o, list) for o in gc.get_objects())
+    kept = turned(100)
+    assert sum(isinstance(o, list) for o in gc.get_objects()) - before <= 4 * 100  # with them seven a turn
+    assert kept.requires_grad
+
+
 def test_planted_a_cycle_is_noticed(monkeypatch):
     original = segment.Segment.__init__
 
