@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tape.rules.slopes import beyond, bounded, half, parted, polynomial
+from tape.rules.slopes import beyond, beyond_one_of, bounded, half, parted, polynomial
 
 # Of sin(z) / z in powers of z^2: the first derivative over z, and the second, which is zero at a root of z^2, over that factor.
 _SINC_ZERO = (0.6625862125821924, -3.222619549623643e-17)  # times pi, in two parts
@@ -61,12 +61,7 @@ def _sinc_zeros(order: int) -> Any:
 
 def _from_zero(size: Any, number: Any, order: int) -> tuple[Any, Any]:
     """A zero, and what a number is beyond it."""
-    zeros = _sinc_zeros(order)
-    heads = zeros[:, 0].astype(size.dtype)
-    rests = ((zeros[:, 0] - heads) + zeros[:, 1]).astype(size.dtype)
-    place = lax.convert_element_type(jnp.clip(number, 0, _FEW - 1), np.int32)
-    zero, rest = jnp.asarray(heads)[place], jnp.asarray(rests)[place]
-    return zero, (size - zero) - rest
+    return beyond_one_of(size, _sinc_zeros(order), lax.convert_element_type(jnp.clip(number, 0, _FEW - 1), np.int32))
 
 
 def _alternating(whole: Any) -> Any:

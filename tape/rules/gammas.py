@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from math import fsum, log, pi
+import functools
+from decimal import Decimal, localcontext
+from math import comb, fsum, log, pi
 from typing import Any
 
 import jax
@@ -10,10 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tape.rules.slopes import LOG2_HEAD, LOG2_REST, beyond, difference, half, polynomial
+from tape.rules.slopes import LOG2_HEAD, LOG2_REST, beyond, beyond_one_of, difference, half, polynomial
 
 _STEPS = 8  # of the recurrence, to arguments at which the asymptotic series serves
-_BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510, 43867 / 798, -174611 / 330, 854513 / 138)
+_RATIOS = ((1, 6), (-1, 30), (1, 42), (-1, 30), (5, 66), (-691, 2730), (7, 6), (-3617, 510), (43867, 798), (-174611, 330), (854513, 138))
+_BERNOULLI = [over / under for over, under in _RATIOS]
 
 
 def _reflected(x: Any) -> tuple[Any, Any, Any]:
@@ -35,7 +38,8 @@ def trigamma(x: Any) -> Any:
     for k in reversed(range(1, _STEPS)):
         total = total + lax.square(1 / (y + k))
     total = total + lax.square(1 / y)
-    return jnp.where(negative, _poles(turn) - total, total)
+    near, about = _about_zero(x, 1)
+    return jnp.where(near, about, jnp.where(negative, _poles(turn) - total, total))
 
 
 @jax.custom_jvp
@@ -54,8 +58,9 @@ def _(primals: Any, tangents: Any) -> Any:
 
 def _inverse(w: Any, rest: Any) -> tuple[Any, Any]:
     """``1 / (w + rest)`` in two parts, the first of half of the digits: its products with such numbers are exact."""
-    q, head = half(1 / w), half(w)
-    return q, (((1 - q * head) - q * (w - head)) - q * rest) / w
+    inverse = 1 / w
+    q, head = half(inverse), half(w)
+    return q, (((1 - q * head) - q * (w - head)) - q * rest) * inverse
 
 
 def _shifted(y: Any, rest: Any) -> list[tuple[Any, Any]]:
@@ -65,10 +70,10 @@ def _shifted(y: Any, rest: Any) -> list[tuple[Any, Any]]:
     *inverses, (q, r) = [_inverse(w, lost + rest) for w, lost in places]
     z, lost = places[-1]
     large, missing = _log_times(lax.full_like(z, 1), z)
-    tail = lax.full_like(z, 0)
-    for k in range(len(_BERNOULLI), 0, -1):
-        tail = (tail + _BERNOULLI[k - 1] / (2 * k)) * lax.square(1 / z)
-    return [(large, missing + ((lost + rest) / z - tail)), (-0.5 * q, -0.5 * r), *[(-q, -r) for q, r in inverses]]
+    inverse, tail = 1 / z, lax.full_like(z, 0)
+    for k, b in reversed(list(enumerate(_BERNOULLI, 1))):
+        tail = (tail + b / (2 * k)) * lax.square(inverse)
+    return [(large, missing + ((lost + rest) * inverse - tail)), (-0.5 * q, -0.5 * r), *[(-q, -r) for q, r in inverses]]
 
 
 _SQUARES = (0.6449340668482264, 3.040672350398476e-17)  # the sum of the squares of 1/2, 1/3, ..., in two parts
@@ -100,6 +105,52 @@ _SERIES = (
 )
 
 
+_FEW = 64  # zeros left of 0 that are known to further digits
+
+
+def _taylor(x: Any, count: int) -> list[Any]:
+    """Taylor's coefficients of digamma at a Decimal, or an array of doubles: by recurrence and asymptotic series."""
+    inverses = [1 / (x + k) for k in range(_FEW + 40)]
+    z, powers, found = x + len(inverses), inverses, []
+    for j in range(count):
+        total = z ** -(j + 1) / 2 + (z**-j / j if j else -(z.ln() if isinstance(z, Decimal) else np.log(z)))
+        for k, (over, under) in enumerate(_RATIOS, 1):
+            total += z ** -(2 * k + j) * (over * comb(2 * k + j - 1, j)) / (2 * k * under)
+        total += sum(powers)
+        found.append(total if j % 2 else -total)
+        powers = [power * inverse for power, inverse in zip(powers, inverses, strict=True)]
+    return found
+
+
+@functools.cache
+def _zeros(order: int) -> tuple[Any, Any]:
+    """Zeros left of 0 of digamma (1: of its second derivative), in two parts, and series about them of digamma (1: of its first)."""
+
+    def nearer(x: Any) -> Any:
+        *_, value, slope = _taylor(x, 2 * order + 2)
+        return x - value / ((2 * order + 1) * slope)
+
+    places = -0.5 - np.arange(_FEW)
+    for _ in range(10):
+        places = nearer(places)
+    with localcontext(prec=40):
+        zeros = [nearer(nearer(Decimal(place))) for place in places.tolist()]
+        parts = [(float(z), float(z - Decimal(float(z)))) for z in zeros]
+        series = [[float(j**order * c) for j, c in enumerate(_taylor(z, order + 9))][order:] for z in zeros]
+    return np.array(parts), np.transpose(series)
+
+
+def _about_zero(x: Any, order: int) -> tuple[Any, Any]:
+    """Where x is near to one of these zeros, and digamma, or its first derivative, there."""
+    zeros, series = _zeros(order)
+    place = lax.convert_element_type(jnp.clip(-x, 0, _FEW - 1), np.int32)
+    _, d = beyond_one_of(x, zeros, place)
+    near = lax.abs(d) < 2**-9
+    coefficients: list[Any] = [jnp.asarray(c, x.dtype)[place] for c in series[: 5 if x.dtype.itemsize < 8 else None]]
+    coefficients[order] = 0
+    return near, polynomial(jnp.where(near, d, 0), coefficients)
+
+
 @jax.custom_jvp
 def digamma(x: Any) -> Any:
     """Digamma, which left of zero is ``digamma(1 - x) - pi / tan(pi x)``, and NaN at its poles, of either sign.
@@ -121,7 +172,8 @@ def digamma(x: Any) -> Any:
         total, rounded = difference(total, -large)
         missing = missing + (rounded + small)
     apart = jnp.where(plain, total + missing, jnp.where(y > 1, lax.log(y), -1 / y))
-    return jnp.where(pole, jnp.nan, jnp.where(near, about, apart))
+    close, left = _about_zero(x, 0)
+    return jnp.where(pole, jnp.nan, jnp.where(near, about, jnp.where(close, left, apart)))
 
 
 digamma.defjvps(lambda t, out, x: t * trigamma(x))

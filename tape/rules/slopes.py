@@ -234,6 +234,14 @@ def beyond(x: Any, zero: float, rest: float) -> Any:
     return (x - head) - lax.optimization_barrier(jnp.asarray((zero - head) + rest, x.dtype))
 
 
+def beyond_one_of(x: Any, zeros: Any, place: Any) -> tuple[Any, Any]:
+    """One of several numbers in two parts of double precision, rounded, and what x is beyond it."""
+    heads = zeros[:, 0].astype(x.dtype)
+    rests = ((zeros[:, 0] - heads) + zeros[:, 1]).astype(x.dtype)
+    zero, rest = jnp.asarray(heads)[place], jnp.asarray(rests)[place]
+    return zero, (x - zero) - rest
+
+
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
 def log_quotient(x: Any, y: Any, more: int) -> Any:
     """``log(x / y) + more`` of positive numbers, for 0 or 1; near its zero, by what ``x exp(more)`` is beyond y."""
@@ -265,7 +273,7 @@ def exp2(x: Any) -> Any:
 exp2.defjvps(lambda t, out, x: t * (log(2.0) * out))
 
 
-def polynomial(x: Any, coefficients: Sequence[float]) -> Any:
+def polynomial(x: Any, coefficients: Sequence[Any]) -> Any:
     """Sum of coefficients times powers of x, from the zeroth on, by Horner's rule."""
     total = lax.full_like(x, 0)
     for c in reversed(coefficients):

@@ -58,6 +58,7 @@ IN_DOUBLE = {
     *("numpy.exp2", "numpy.logaddexp2(x, 0.5)", "nn.gelu(x, approximate=False)", "nn.logsumexp([x, 0.5])[0]", "numpy.sinh", "numpy.cosh"),
     *("numpy.sinc", "scipy.special.gammaln", "scipy.special.i1e", "nn.softmax([x, 0, -1])[0]", "nn.softmax([x, 0, -1])[1]"),
     *("scipy.special.erf", "scipy.special.ndtr", "scipy.special.log_ndtr", "scipy.special.erfinv", "scipy.special.digamma"),
+    *("scipy.special.gammaln beside a zero left of 0", "scipy.special.digamma beside a zero left of 0"),
 }
 
 
