@@ -166,7 +166,8 @@ def _drop(segment: Segment) -> None:
         run = segment.run
         if run is not None and run.deferred is not None:
             if held(run.deferred[2]):
-                fetch(segment)
+                with contextlib.suppress(ExecutionError, OutOfMemoryError):  # whoever looks at them is told, not the step that comes now
+                    fetch(segment)
             else:
                 segment.run = run._replace(deferred=None)
     finally:

@@ -217,6 +217,21 @@ def test_arrays_that_were_deleted():
     close(model.w.grad.value, expected[0])
 
 
+def test_a_step_does_not_tell_of_arrays_that_an_earlier_one_read():
+    model, _ = trained()
+    value = model.w.value
+    model.train(1)
+    held = model.w.grad
+    value.delete()
+    model.train(3)
+    again = Model()
+    again.signs = model.signs
+    again.train(STEPS + 4)
+    close(model.w.value, again.w.value)
+    with pytest.raises(ExecutionError, match="could not be computed again"):
+        held.value
+
+
 def test_a_structure_that_computes_the_same_has_its_own_leaves():
     model, other = Model(), tape.Variable(W)
     model.train()
