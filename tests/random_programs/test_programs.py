@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
+import itertools
 import os
 import random
 import re
 
+import jax
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
@@ -17,12 +20,14 @@ from tape.programs import execution, program
 from tape.recording.record import handle
 from tape.rules import table
 from tape.sweeps import emission, plan, sweep
+from tests import idle
 from tests.daily import share
 from tests.random_programs.execution import MismatchError, check, fails_like
 from tests.random_programs.minimal import minimal
 from tests.random_programs.program_strategy import make_program, programs
 
 CI_EXAMPLES = 100  # in fifty, three of the wrong rules and engines below go unseen
+_COUNTED = itertools.count(1)
 
 
 @settings(
@@ -33,6 +38,11 @@ CI_EXAMPLES = 100  # in fifty, three of the wrong rules and engines below go uns
 )
 @given(programs())
 def test_a_program_agrees_with_jax(drawn):
+    if next(_COUNTED) % 500 == 0:  # each takes a dozen of the 65 530 mappings that Linux lets a process have
+        idle.settle()
+        forget()
+        jax.clear_caches()
+        gc.collect()
     try:
         check(drawn)
     except Exception as error:
