@@ -486,7 +486,7 @@ def test_contract_17_entries_and_bytes_are_counted_exactly():
 # -- planted bugs -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(layout.NATIVE is None, reason="the recorder in Python runs")
+@pytest.mark.skipif(layout.NATIVE is None, reason="the recorder in Python leaves its cells to the collector")
 def test_the_collector_looks_at_few_containers_of_a_long_tape():
     """Those that hold an array each are none of its business: it would go through all of them again and again."""
 
