@@ -27,6 +27,7 @@ from tape.ops.interning import intern_op
 from tape.ops.kernel import Op
 from tape.programs.program import look
 from tape.recording import record
+from tape.recording.entering import kernel_on
 from tape.recording.record import record_one, record_two
 from tape.recording.template import ARRAY, SEQUENCE, Baked, Fixed, Node, Static, Structured, fill, fix, unfix
 
@@ -160,40 +161,45 @@ def call(
     error: Exception | None = None
     without: Any = None  # a result through which no gradient could flow
     met_scalars = True
-    for scalars, bake in ((True, None), (False, None), (False, "integers"), (False, "all")):
-        if bake is None and scalars != roles.scalars and not met_scalars:
-            continue
-        splitter, op, key = _split(fun, name, roles, args, kwargs, scalars=scalars, bake=bake)
-        met_scalars = splitter.met_scalars
-        if key is not None and key in _NEEDS_VALUES:
-            continue
-        if bake and not splitter.variables:
-            break  # nothing is left to trace with
-        try:
-            result = record.record(op, splitter.variables)
-        except jaxapi.CONCRETE_ERRORS as e:
-            error = e
-            if key is not None:
-                _NEEDS_VALUES[key] = True
-            continue
-        except TapeError as e:
-            if not (scalars and met_scalars) and "concrete" not in str(e) and "hashable" not in str(e):
-                raise
-            error = e
-            continue
-        if op.fun.fixed:  # type: ignore[attr-defined]
-            return unfix(result)
-        kinds = tuple([v._place.kind for v in splitter.variables])
-        if closes_over_inputs(op, kinds):
-            if without is None and not (LOCAL.scope.mode and any(k.requires_grad or k.unrecorded for k in kinds)):
-                without = result
-            continue
-        if key is not None and bake is None and learn is not None:
-            if not scalars and met_scalars:
-                roles.scalars = False
-            learn(op, len(splitter.variables))
-        return result
+    refused: Hashable = None  # the key of the call whose scalars were arrays, if the function refused that
     try:
+        for scalars, bake in ((True, None), (False, None), (False, "integers"), (False, "all")):
+            if bake is None and scalars != roles.scalars and not met_scalars:
+                continue
+            splitter, op, key = _split(fun, name, roles, args, kwargs, scalars=scalars, bake=bake)
+            met_scalars = splitter.met_scalars
+            if key is not None and key in _NEEDS_VALUES:
+                continue
+            if bake and not splitter.variables:
+                break  # nothing is left to trace with
+            try:
+                if scalars and met_scalars:  # asked first: numbers that have entered a tape stay there, and make a structure of their own
+                    kernel_on(op, [v._place.kind for v in splitter.variables])
+                result = record.record(op, splitter.variables)
+            except jaxapi.CONCRETE_ERRORS as e:
+                error = e
+                if key is not None:
+                    _NEEDS_VALUES[key] = True
+                continue
+            except TapeError as e:
+                if not (scalars and met_scalars) and "concrete" not in str(e) and "hashable" not in str(e):
+                    raise
+                error, refused = e, key if scalars else refused
+                continue
+            if refused is not None and not scalars:
+                _NEEDS_VALUES[refused] = True
+            if op.fun.fixed:  # type: ignore[attr-defined]
+                return unfix(result)
+            kinds = tuple([v._place.kind for v in splitter.variables])
+            if closes_over_inputs(op, kinds):
+                if without is None and not (LOCAL.scope.mode and any(k.requires_grad or k.unrecorded for k in kinds)):
+                    without = result
+                continue
+            if key is not None and bake is None and learn is not None:
+                if not scalars and met_scalars:
+                    roles.scalars = False
+                learn(op, len(splitter.variables))
+            return result
         return on_values(fun, name, args, kwargs, error) if without is None else without
     finally:
         error = None  # its traceback refers to this frame: a cycle, which would keep the arguments

@@ -10,11 +10,12 @@ from tape import errors, jaxapi
 from tape.configuration import CHANGES, configuration
 from tape.errors import TapeError
 from tape.graph import boundary
+from tape.graph.kinds import Kind
 from tape.graph.scope import LOCAL, close, watched
 from tape.graph.segment import Handle, Segment, SegmentClosedError, TracerMetError, end_of, made_at, node_of, still_open
 from tape.graph.trie import SWEEP, State
 from tape.graph.watcher import NOBODY
-from tape.ops.kernel import Op
+from tape.ops.kernel import Kernel, Op
 from tape.ops.placing import leaf_kernel, placing
 from tape.programs.growth import count
 from tape.programs.program import computed, run_pending
@@ -143,17 +144,27 @@ def following(segment: Segment, op: Any, slots: Sequence[int]) -> State:
         form = op.forms.get(about := (kinds, state.mode, id(segment.configuration), jaxapi.named_axes()))
         if form is not None:
             return state.formed(key, op, form, key[1:])
-    try:
-        kernel = op.kernel_of(kinds)
-    except (TapeError, *jaxapi.CONCRETE_ERRORS):
-        raise
-    except (TypeError, ValueError, IndexError, NotImplementedError, NameError) as e:
-        raise (errors.wrap(e, op.name, [kind.aval for kind in kinds]) or e) from e
+    kernel = kernel_on(op, kinds)
     child = state.entry(key, op, kernel, key[1:])
     if common and not kernel.transient and (state.mode == SWEEP or not any(kind.unrecorded for kind in kinds)):
         results = tuple([p.kind for p in child.places])
         op.forms[about] = child.kernel, results, any(kind.unrecorded for kind in results)
     return child
+
+
+def kernel_on(op: Op, kinds: Sequence[Kind]) -> Kernel:
+    """Return an op's kernel for inputs of some kinds; nothing is recorded.
+
+    Raises:
+        TapeError: the inputs do not fit (JAX's message, and the builtin class that JAX raises).
+
+    """
+    try:
+        return op.kernel_of(tuple(kinds))
+    except (TapeError, *jaxapi.CONCRETE_ERRORS):
+        raise
+    except (TypeError, ValueError, IndexError, NotImplementedError, NameError) as e:
+        raise (errors.wrap(e, op.name, [kind.aval for kind in kinds]) or e) from e
 
 
 _LEAF = Op("leaf", lambda x: x)

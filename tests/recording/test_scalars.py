@@ -1,5 +1,7 @@
 """Numbers as inputs: each place of use is an input of its own, so that which of them are equal does not change the structure."""
 
+import weakref
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ import interop
 import tape
 import tape.numpy as tnp
 from tape.graph import length
+from tape.mirrored.mirror import mirrored
 from tape.programs import numbers
 from tests.daily import pairs
 
@@ -186,3 +189,28 @@ def test_integers_among_other_numbers_may_be_big():
     np.testing.assert_array_equal(tnp.array([x, 2**40]).value, np.array([1.0, 2.0**40], np.float32))
     with pytest.raises(OverflowError, match="out of bounds for int32"):
         tnp.clip(x, 0, 2**40)
+
+
+def resized(x, a, b):
+    return jnp.reshape(x, (a, b))
+
+
+def test_a_number_that_the_function_needs_as_it_is_does_not_enter_the_tape():
+    """Nor does the first call, which finds that out, make another structure than the next ones, or keep its caller's frame."""
+    resize = mirrored(resized)  # one that no other test has called
+    x = tape.Variable(W)
+    leaves, seen = [], []
+
+    def call():
+        between = x * 2.0
+        seen.append(weakref.ref(between))
+        return resize(between, 2, 4)
+
+    for _ in range(3):
+        y = call()
+        leaves.append(len(y._segment.leaves))
+        assert seen.pop()() is None
+        y.sum().backward()
+        np.testing.assert_array_equal(x.grad, np.full(8, 2.0))
+        x.zero_grad()
+    assert leaves == [2, 2, 2]
