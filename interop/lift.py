@@ -113,7 +113,10 @@ def _lift(jax_fun: Callable[..., Any], *, inline: bool, exact: bool, tied: bool 
             quick = _Quick(Latest(args, kwargs, flags), trace, kinds, arrays, configuration())
         return result
 
-    lifted.stale = lambda: quick is None or quick.trace.applied.stale()  # type: ignore[attr-defined]
+    def stale() -> bool:
+        return bool(jaxapi.named_axes()) if quick is None else quick.trace.applied.stale()
+
+    lifted.stale = stale  # type: ignore[attr-defined]
 
     def _call(leaves: list[Any], tree: Any, *, numbers_are_arrays: bool) -> tuple[Any, _Trace | None, list[Any], list[int]]:
         variables: list[Any] = []

@@ -252,3 +252,17 @@ def test_an_update_that_xla_computes_is_not_brought_to_numpy(monkeypatch):
         x.grad = tape.constant(np.ones((64, 64), np.float32))
         optimizer.step()
     np.testing.assert_allclose(x.numpy(), 0.6, rtol=1e-4)
+
+
+def test_the_first_step_has_the_structure_of_the_next_ones():
+    """So the second one meets it again (and puts it on the trie), and not the third."""
+    a, b = tape.Variable(np.array([0.3, -0.7], np.float32)), tape.Variable(np.float32(0.1))
+    optimizer = interop.optax.Optimizer([a, b], optax.chain(optax.scale(0.5), optax.adam(0.1)))
+    made = []
+    for _ in range(3):
+        tape.stats().reset()
+        optimizer.zero_grad()
+        loss(a, b).backward()
+        optimizer.step()
+        made.append(tape.stats().programs)
+    assert made == [1, 1, 0]
