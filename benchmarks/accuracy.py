@@ -249,11 +249,13 @@ that what is kept for the sweep of a recurrent network grows from 320 numbers to
 layers by 11 to 14 %.
 
 *Near a zero*, a derivative is a difference of values that are rounded themselves, and has the digits that they have left. So forms are taken that have no
-such difference (`silu`, `mish`, `gelu` by erf, `i1e`, `entr`, `rel_entr`, `kl_div`), or terms in two parts (`gammaln`, `std`, `var`, `softmax`), or that begin at a zero known to further digits (`sinc` up to 63, `gammaln` and `digamma` down to
+such difference (`silu`, `mish`, `gelu` by erf, `i1e`, `entr`, `rel_entr`, `kl_div`), or terms in several parts (`gammaln`, `std`, `var`, `softmax`), or that begin at a zero known to further digits (`sinc` up to 63, `gammaln` and `digamma` down to
 -64; beyond, near the zeros, they have fewer). What they take, beside
 the plain ones (CPU time of one thread, fastest of 15 to 150, in turns): digamma, of which gammaln has its gradient, 0.9 to 1.0 times as long as XLA's (float64: 1.3); the
-gradients of `std` and `var` alone 1.3 to 1.6 times; that of `softmax` alone 1.5 times, its second derivative 3 times, and a step of a block of a transformer 0.99 to
-1.02 times in four turns; those of `log_softmax` 1.3 times (CPU time, busy machine).
+gradients of `std` and `var` alone 1.3 to 1.6 times; that of `softmax` alone 1.5 times, and a step of a block of a transformer 0.99 to
+1.02 times in four turns; those of `log_softmax` 1.3 times (CPU time, busy machine). The second derivative of `softmax` alone takes 5 to 6 times as long, twice
+what it took with weights in two parts, which lost it within 0.002 of a zero, and a Hessian-vector product of attention 1.3 times what it took with those; no
+program of the benchmarks of dispatch and computing differentiates a softmax twice. In float64, digits are still lost within 2e-11 of a zero.
 
 Functions that are lifted (`interop.lift(jax.nn.softplus)`) have the derivatives that JAX gives where it gives its own (`jax.custom_jvp`).
 """

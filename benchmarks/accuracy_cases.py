@@ -120,10 +120,6 @@ _WAVE = _both((*_SMALL, *_MIDDLE, *_spread(3.2, 30.0, 20), 1e3))
 
 _LEFT = (*(-x for x in _spread(1e-6, 0.4, 8)), -0.53, -2.6, -2.61, -7.25, *(-x for x in _spread(1.03, 7.93, 45)))
 _BESIDE = "beside a zero left of 0"
-_HALF_SHARE = (
-    "within 0.002 of a zero, where p is 1/2: `1 - 2 p` has the digits of weights in two parts, as more parts take 2.3 times as long; "
-    "farther off, all digits are kept"
-)
 
 
 def _logistic(x: Any) -> Any:
@@ -227,7 +223,6 @@ def _reductions() -> list[Case]:
             _shares(0),
             _beside(0.31326169),
             stacked=(None, 0.0, -1.0),
-            known=((8.0, np.inf), _HALF_SHARE),
             where="beside a zero",
         ),
         *(Case("nn.log_softmax", _log_shares(i), logits, stacked=(None, 0.0, -1.0), element=i) for i in (0, 1)),

@@ -1,8 +1,9 @@
-"""Weights of a softmax in two parts: second derivatives have ``1 - 2 p``, a difference of nearly equal sums where p is near 1/2."""
+"""Weights of a softmax in several parts: second derivatives have ``1 - 2 p``, a difference of nearly equal sums where p is near 1/2."""
 
 from __future__ import annotations
 
 import functools
+from decimal import Decimal, localcontext
 from math import factorial, log, prod
 from typing import Any
 
@@ -11,27 +12,48 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tape.rules.slopes import LOG2_HEAD, LOG2_REST, difference, half
+from tape.rules.slopes import difference, half, polynomial
+
+_STEPS = 1024  # of the numbers whose logarithms are tabled
 
 
-def _exp(x: Any, rest: Any) -> tuple[Any, Any]:
-    """``exp(x + rest)`` in two parts, of numbers up to 0: a power of two, and the first terms of the series without rounding."""
-    info, one = np.finfo(x.dtype), lax.optimization_barrier(lax.full_like(x, 1))  # XLA would add constants
-    places = 2.0 ** (info.nmant - info.nexp + 7)
-    short = round(LOG2_REST * places) / places  # times a whole number, it is exact as well
-    x = jnp.maximum(x, info.minexp * log(2.0))
+@functools.cache
+def _logs(dtype: Any) -> Any:
+    """Logarithms of 2, and of numbers from the first on that has a place, in three parts; multiples of the first two parts are exact."""
+    least, most = (round(_STEPS * 2.0**power) for power in (-0.51, 0.51))
+    places = np.finfo(dtype).nmant - 8
+    with localcontext(prec=150):
+        rest = [Decimal(2).ln(), *((Decimal(k) / _STEPS).ln() for k in range(least, most + 1))]
+        parts = []
+        for unit in (2.0**-places, 4.0**-places):
+            parts.append([round(x / Decimal(unit)) * unit for x in rest])
+            rest = [x - Decimal(part) for x, part in zip(rest, parts[-1], strict=True)]
+    table = np.array([*parts, list(map(float, rest))], dtype)
+    return least, table[:, 0], table[:, 1:]
+
+
+def _exp(x: Any, rest: Any) -> list[Any]:
+    """``exp(x + rest)`` of numbers up to 0, in parts of falling sizes, all but the last of them exact.
+
+    It is a power of two, times a number of few digits whose logarithm is tabled, times the exponential of what is left, under 1/1400.
+    """
+    info = np.finfo(x.dtype)
+    first_place, log2, logs = _logs(x.dtype)
+    x = jnp.maximum(x, -100 * log(2.0))
     whole = lax.round(x * (1 / log(2.0)), lax.RoundingMethod.TO_NEAREST_EVEN)
-    r, lost = difference(x - LOG2_HEAD * whole, short * whole)
-    rest = rest + lost - (LOG2_REST - short) * whole
-    head, series = half(r), lax.full_like(x, 0)
-    for n in range(9 if x.dtype.itemsize < 8 else 16, 2, -1):
-        series = series * r + 1 / factorial(n)
-    first, second = difference(one, -r)
-    total, third = difference(first, -0.5 * head * head)
-    last = series * (r * r * r)
-    missing = second + third + 0.5 * (r - head) * (r + head) + last + rest * (total + last)
-    power = lax.reduce_precision(lax.exp(log(2.0) * whole), info.nexp, 0)
-    return total * power, missing * power
+    short = lax.round(_STEPS * lax.exp(x - log(2.0) * whole), lax.RoundingMethod.TO_NEAREST_EVEN)
+    place = lax.convert_element_type(short, np.int32) - first_place
+    large, small, smallest = (whole * of_2 + jnp.asarray(column)[place] for of_2, column in zip(log2, logs, strict=True))
+    r, first = difference(x, large)
+    r, second = difference(r, small)
+    r, third = difference(r, -rest)
+    head = half(r)
+    change, fourth = difference(r, -0.5 * head * head)
+    series = polynomial(r, [1 / factorial(n) for n in range(3, 6 if x.dtype.itemsize < 8 else 9)])
+    missing = fourth + 0.5 * (r - head) * (r + head) + series * (r * r * r) + (first + second + third - smallest) * (1 + r)
+    head = lax.reduce_precision(change, info.nexp, info.nmant - 12)
+    number = short * (lax.reduce_precision(lax.exp(log(2.0) * whole), info.nexp, 0) / _STEPS)
+    return [*difference(number, -number * head), number * (change - head), number * missing]
 
 
 def softmax(x: Any, axes: tuple[int, ...]) -> Any:
@@ -42,13 +64,26 @@ def softmax(x: Any, axes: tuple[int, ...]) -> Any:
 
 
 def _balance(x: Any, axes: tuple[int, ...]) -> Any:
-    """``1 - 2 p`` of the softmax p along axes: the weights are added as multiples of one unit, not rounded, and then what is left."""
-    weights, missing = _exp(*difference(x, jnp.max(x, axes, keepdims=True)))
-    places = 2.0 ** (np.finfo(x.dtype).nmant - 1 - (prod(x.shape[a] for a in axes) - 1).bit_length())
-    head = lax.round(weights * places, lax.RoundingMethod.TO_NEAREST_EVEN)
-    rest = (weights * places - head) + missing * places
-    most, least = jnp.sum(head, axes, keepdims=True), jnp.sum(rest, axes, keepdims=True)
-    return ((most - 2 * head) + (least - 2 * rest)) / (most + least)
+    """``1 - 2 p`` of the softmax p along axes: of the weights, whole numbers of two units are added, not rounded, and then what is left."""
+    whole = np.dtype(f"i{x.dtype.itemsize}")
+    bits = max(min(np.finfo(x.dtype).nmant - 1, 8 * whole.itemsize - 4 - (prod(x.shape[a] for a in axes) - 1).bit_length()), 0)
+    unit = 2.0**bits
+
+    def rounded(x: Any) -> tuple[Any, Any]:
+        number = lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
+        return lax.convert_element_type(number, whole), x - number
+
+    def joined(first: Any, second: Any, rest: Any) -> Any:
+        carried = lax.shift_right_arithmetic(second, lax.full_like(second, bits))
+        second = second - carried * 2**bits  # few enough digits for floating point
+        return ((first + carried).astype(x.dtype) * unit + second.astype(x.dtype)) + rest
+
+    largest, *parts, least = _exp(*difference(x, jnp.max(x, axes, keepdims=True)))
+    first, left = rounded(largest * unit)
+    seconds, rests = zip(*(rounded(y * unit) for y in (left, *(part * unit for part in parts))), strict=True)
+    levels = lax.optimization_barrier((first, sum(seconds), sum(rests) + least * unit * unit))  # or it would be computed again for the sums
+    sums = [jnp.sum(level, axes, keepdims=True, dtype=level.dtype) for level in levels]
+    return joined(*(total - 2 * level for total, level in zip(sums, levels, strict=True))) / joined(*sums)
 
 
 def _remaining(p: Any, x: Any, axes: tuple[int, ...]) -> Any:

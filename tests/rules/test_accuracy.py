@@ -8,8 +8,11 @@ import jax
 import numpy as np
 import pytest
 
+import tape
+
 pytest.importorskip("mpmath")
 
+import mpmath as mp
 
 from benchmarks import accuracy
 from benchmarks.accuracy_cases import CASES
@@ -57,6 +60,7 @@ def _together(functions, grids):
 IN_DOUBLE = {
     *("numpy.exp2", "numpy.logaddexp2(x, 0.5)", "nn.gelu(x, approximate=False)", "nn.logsumexp([x, 0.5])[0]", "numpy.sinh", "numpy.cosh"),
     *("numpy.sinc", "scipy.special.gammaln", "scipy.special.i1e", "nn.softmax([x, 0, -1])[0]", "nn.softmax([x, 0, -1])[1]"),
+    *("nn.softmax([x, 0, -1])[0] beside a zero",),
     *("scipy.special.erf", "scipy.special.ndtr", "scipy.special.log_ndtr", "scipy.special.erfinv", "scipy.special.digamma"),
     *("scipy.special.gammaln beside a zero left of 0", "scipy.special.digamma beside a zero left of 0"),
 }
@@ -92,6 +96,30 @@ def test_gelu_keeps_its_tails_where_it_is_asked_to(dtype):
         kept, usual, theirs = [accuracy.worst(case, order, numbers, v)[0] for v in values]
         assert kept <= accuracy.LIMIT
         assert not accuracy.less_accurate(usual, theirs)
+
+
+@pytest.mark.parametrize("count", [2, 3, 30, 1000])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_second_derivatives_of_a_softmax_beside_their_zeros(dtype, count):
+    """Where a weight is 1/2 but for one or two places of its logit, one minus twice the weight has all digits; under vmap and jit, too."""
+    rows = np.random.default_rng(count).normal(size=(8, count)).astype(dtype)
+    true = []
+    with mp.workdps(60):
+        for row in rows:
+            others = mp.fsum(mp.exp(float(x)) for x in row[1:])
+            zero = jax.numpy.asarray(float(mp.log(others)), dtype)
+            row[0] = float(jax.numpy.nextafter(jax.numpy.nextafter(zero, 2 * abs(zero)), 2 * abs(zero)))
+            p = mp.exp(float(row[0])) / (mp.exp(float(row[0])) + others)
+            true.append(p * (1 - p) * (1 - 2 * p))
+
+    def first(x, rest):
+        return tape.nn.softmax(tape.numpy.concatenate([x[None], rest]))[0]
+
+    second = tape.grad(tape.grad(first))
+    for found in (jax.vmap(second)(rows[:, 0], rows[:, 1:]), jax.jit(jax.vmap(second))(rows[:, 0], rows[:, 1:])):
+        assert found.dtype == rows.dtype
+        for value, exact in zip(found, true, strict=True):
+            assert abs(float(value) - exact) <= accuracy.LIMIT / 2 * jax.numpy.finfo(dtype).eps * abs(exact)
 
 
 def test_a_derivative_without_tails_is_noticed():
