@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,8 +50,18 @@ class JaxprBuilder:
             atoms.update(zip(entry.slots, outs, strict=True))
             add(entry.eqn.replace(invars=ins, outvars=outs, params=parameters.native(entry.primitive, entry.params)))
 
-    def inline(self, closed: ClosedJaxpr, inputs: Sequence[Atom], *, name: str | None = None) -> list[Atom]:
-        """Add the equations of a jaxpr on the given inputs, under a ``name`` that profilers show, and return its results."""
+    def inline(
+        self,
+        closed: ClosedJaxpr,
+        inputs: Sequence[Atom],
+        *,
+        name: str | None = None,
+        instead: Callable[[JaxprEqn], ClosedJaxpr | None] = lambda _: None,
+    ) -> list[Atom]:
+        """Add the equations of a jaxpr on the given inputs, under a ``name`` that profilers show, and return its results.
+
+        Where ``instead`` returns a jaxpr for an equation, it takes the equation's place.
+        """
         jaxpr = closed.jaxpr
         atoms: dict[Any, Any] = dict(zip(jaxpr.invars, inputs, strict=True))
         for v, value in zip(jaxpr.constvars, closed.consts, strict=True):
@@ -59,6 +69,10 @@ class JaxprBuilder:
         add = self._eqns.append
         for eqn in jaxpr.eqns:
             ins = [v if isinstance(v, Literal) else atoms[v] for v in eqn.invars]
+            other = instead(eqn)
+            if other is not None:
+                atoms.update(zip(eqn.outvars, self.inline(other, ins, name=name), strict=True))
+                continue
             key = _computed(eqn, ins) if self._once else None
             if key is not None and key in self._known:
                 atoms.update(zip(eqn.outvars, self._known[key], strict=True))

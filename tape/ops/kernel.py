@@ -19,7 +19,10 @@ from tape.configuration import configuration
 from tape.errors import FOREIGN, TapeError
 from tape.graph.kinds import Kind, Role, cotangent_aval, differentiable, kinds_of
 from tape.graph.length import bytes_of
-from tape.ops import rules  # noqa: F401 - they are entered
+from tape.ops import (
+    covering,
+    rules,  # noqa: F401 - they are entered
+)
 from tape.ops.building import JaxprBuilder, rebuilt
 from tape.ops.linear import Equation, flatten, held_by
 from tape.ops.pullback import check_own, pullback
@@ -312,7 +315,7 @@ class Op:
         kernel = self._kernels.get(key)
         if kernel is None:
             jaxpr, shapes = jaxapi.trace(self.fun, *avals)
-            kernel = Kernel(self.name, jaxpr, jax.tree.structure(shapes), self.params)
+            kernel = Kernel(self.name, covering.without(jaxpr), jax.tree.structure(shapes), self.params)
             if not kernel.transient:
                 self._kernels[key] = kernel
                 _CACHED.append((weakref.ref(self), key))
