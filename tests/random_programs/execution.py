@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -132,7 +133,13 @@ def reference(program, **options):
         return found
 
     # Each operation rounds to its dtype, as it does on its own.
-    return jax.jit(answer, compiler_options={"xla_allow_excess_precision": False, **options})
+    compiled = jax.jit(answer, compiler_options={"xla_allow_excess_precision": False, **options})
+
+    def able(arrays):
+        # XLA aborts the process where something reverses an array that a scatter without an index, as x.at[:].set(1) is, has written: Random(1919).
+        return answer if re.search(r"i\d+\[0\]", str(compiled.trace(arrays).jaxpr)) else compiled
+
+    return lambda arrays: able(arrays)(arrays)
 
 
 def largest(tree):
