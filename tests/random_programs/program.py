@@ -25,7 +25,7 @@ class Leaf:
     def value(self, variant):
         """Values for the first, second, ... set of arguments."""
         if self.form == "python":
-            return (0.75, -0.5, 2, 1.25)[self.seed % 4]
+            return (0.75, -0.5, 2.0, 1.25)[self.seed % 4]  # of the dtype that the strategy counts on, also beside integers
         rng = np.random.default_rng([self.seed, variant])
         if not self.info.inexact:
             return rng.integers(0, 4, self.info.shape).astype(self.info.dtype)
