@@ -12,7 +12,7 @@ from tape.bounded import Bounded
 from tape.errors import LeakedTracerError, LostGradientError
 from tape.graph.kinds import differentiable
 from tape.graph.scope import LOCAL, within
-from tape.graph.segment import Handle, Segment
+from tape.graph.segment import Handle, Segment, extra_of
 from tape.graph.trie import RECORD
 from tape.graph.watcher import NOBODY, Watcher
 
@@ -120,9 +120,10 @@ def made_of_looked_at(number: object) -> bool:
 
 
 def made(leaf: Handle) -> None:
-    """Tell the forward of a ``tape.Function`` that is running, and whoever traces what is running, of a leaf made in it."""
+    """Have a leaf, the forward of a ``tape.Function`` and whoever traces what is running know that the leaf was made in it."""
     if jaxapi.in_trace():
         met()
+        extra_of(leaf).inside = True
     scope = LOCAL.scope
     scope.forward.make(leaf._cell)
     if scope.trace is not NOBODY and isinstance(leaf._cell[0], jaxapi.Tracer):

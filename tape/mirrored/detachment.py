@@ -10,7 +10,7 @@ from tape import jaxapi
 from tape.errors import LostGradientError
 from tape.graph.kinds import Place, kind_of
 from tape.graph.scope import LOCAL, in_mode
-from tape.graph.segment import Handle, V
+from tape.graph.segment import Handle, V, extra_of
 from tape.graph.trees import mapped
 from tape.graph.trie import CONSTANT, RECORD
 from tape.ops.kernel import Op
@@ -31,6 +31,8 @@ def detach(variable: Handle) -> Any:
     if isinstance(value, jaxapi.Tracer):
         return record.leaf(jax.lax.stop_gradient(value))
     detached = handle(None, Place(-1, kind_of(kind.aval)), [value])
+    if jaxapi.in_trace():
+        extra_of(detached).inside = True
     if LOCAL.scope.notes is not None:
         LOCAL.scope.notes.detached(variable, detached)
     return detached

@@ -105,8 +105,6 @@ class Variable(Placed):
         boundary.made(self)
         if name is not None:
             self.name = name
-        if jaxapi.in_trace():
-            extra_of(self).inside = True
 
     @property
     def requires_grad(self) -> bool:

@@ -291,6 +291,10 @@ def test_no_value_of_a_transformation_is_stored(transformation, kind):
         lambda: tape.constant(np.ones(3, np.float32)) * 1.0,
         lambda: tape.Variable(np.ones(3, np.float32)).detach() + 1,
         lambda: tape.numpy.asarray(np.ones(3, np.float32)) * 1.0,
+        lambda: tape.numpy.asarray(np.ones(3, np.float32)),
+        lambda: tape.constant(np.ones(3, np.float32)),
+        lambda: tape.Variable(np.ones(3, np.float32)).detach(),
+        lambda: tape.stop_gradient(tape.constant(np.ones(3, np.float32))),
     ],
 )
 @pytest.mark.parametrize(
