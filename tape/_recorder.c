@@ -28,7 +28,7 @@ Structures are the bases of Python classes (tape/layout.py), with the same attri
 #include <Python.h>
 #include <structmember.h>
 
-#define CONTRACT 18 /* as in tape/layout.py */
+#define CONTRACT 19 /* as in tape/layout.py */
 
 #ifdef Py_GIL_DISABLED
 #error "the recorder in C needs the GIL; the one in Python runs without it"
@@ -69,7 +69,7 @@ typedef struct { /* a step of tape.jit on certain Variables, as tape/jitting/bin
 } Bound;
 typedef struct {
     PyObject_HEAD
-    PyObject *segment, *scope, *outset; /* outset: what the segment begun last began with, as long as that holds; None otherwise */
+    PyObject *segment, *scope, *outset; /* outset: what the segment begun last began with, whatever the grad mode, as long as that holds; None otherwise */
     PyObject *begun;                    /* held while the recorder in Python goes on with it */
 } Thread;
 typedef struct { PyObject_HEAD PyObject *make; } Local;
@@ -716,23 +716,24 @@ static Segment *
 begun_again(Thread *thread)
 {
     PyObject *scope = thread->scope, *outset = thread->outset, *epoch = ((Changes *)told.changes)->epoch;
-    if (!unwatching(thread) || !PyTuple_CheckExact(outset) || PyTuple_GET_ITEM(outset, 0) != epoch ||
-        PyTuple_GET_ITEM(scope, 0) != PyTuple_GET_ITEM(outset, 1) || PyTuple_GET_ITEM(scope, begin.packing) != Py_None) {
+    if (!unwatching(thread) || !PyTuple_CheckExact(outset) || PyTuple_GET_ITEM(outset, 0) != epoch || PyTuple_GET_ITEM(scope, begin.packing) != Py_None) {
         return NULL;
     }
-    PyObject *named = PyObject_CallNoArgs(told.axes_are_named), *state;
+    PyObject *named = PyObject_CallNoArgs(told.axes_are_named), *state = NULL, *ref = NULL;
+    PyObject *key = PyTuple_Pack(3, PyTuple_GET_ITEM(outset, 3), PyTuple_GET_ITEM(outset, 1), PyTuple_GET_ITEM(scope, 0));
+    Segment *segment = NULL;
     Py_XDECREF(named);
-    if (named != Py_False || thread->outset != outset || number_in(begin.trie, name_count) > number_in(begin.trie, name_room) || PyErr_Occurred() ||
-        (state = PyDict_GetItemWithError(begin.roots, PyTuple_GET_ITEM(outset, 3))) == NULL || !is_a(state, &State_type)) {
-        return NULL;
+    if (named == Py_False && key != NULL && thread->outset == outset && number_in(begin.trie, name_count) <= number_in(begin.trie, name_room) &&
+        !PyErr_Occurred() && (state = PyDict_GetItemWithError(begin.roots, key)) != NULL && is_a(state, &State_type)) {
+        segment = new_segment(epoch, PyTuple_GET_ITEM(outset, 2), state, PyTuple_GET_ITEM(outset, 4));
+        ref = segment == NULL ? NULL : PyWeakref_NewRef((PyObject *)segment, NULL);
     }
-    Segment *segment = new_segment(epoch, PyTuple_GET_ITEM(outset, 2), state, PyTuple_GET_ITEM(outset, 4));
-    PyObject *ref = segment == NULL ? NULL : PyWeakref_NewRef((PyObject *)segment, NULL);
-    if (ref == NULL || thread->outset != outset || PyDict_GetItemWithError(begin.roots, PyTuple_GET_ITEM(outset, 3)) != segment->state) {
+    if (ref == NULL || thread->outset != outset || PyDict_GetItemWithError(begin.roots, key) != segment->state) {
         Py_CLEAR(segment); /* memory was got above: finalizers may have run */
     } else {
         Py_SETREF(thread->segment, Py_NewRef(ref));
     }
+    Py_XDECREF(key);
     Py_XDECREF(ref);
     return segment;
 }

@@ -240,7 +240,7 @@ class Segment(layout.Segment):
         emptied(self)
         STATS.segments[id(self)] = weakref.ref(self)
         if layout.NATIVE is not None and not (key := root_key(settings, mode))[1]:
-            LOCAL.outset = self.epoch, mode, settings, key, self.scalars  # type: ignore[attr-defined]
+            LOCAL.outset = self.epoch, key[1], settings, key[0], self.scalars  # type: ignore[attr-defined]
 
     if layout.NATIVE is None:
 
