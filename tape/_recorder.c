@@ -15,7 +15,7 @@ A cell is referred to by those who referred to it before and by the segment, for
 Beside that, the loops over all leaves or results of a step stand here, each of them a function of the same name in Python (`held`, `gathered`,
 `stored`, `handed`, `emptied`, `arrived`, `assigned`, `lacking`, `entered`): `handed`, `arrived`, `assigned` and `entered` leave what is not the common case to
 that one.  `replayed` is a whole call of backward() that was made before, up to the run, `swept_apart` one from what has run already, `regained` one of gradients(), `emitted` what a sweep writes for
-one segment, `updated` an optimizer's update; a `Function` that `does` such a thing is the whole call, and begins in Python only what is new; so is
+one segment, `swept_on` a sweep as long as it comes to segments that it knows (`forgot` lets go of them), `updated` an optimizer's update; a `Function` that `does` such a thing is the whole call, and begins in Python only what is new; so is
 a call of tape.jit like the one before (`stepped`), and where a mode is entered or left (`switched`).  A segment
 begins here as the one before began (`begun_again`).  `Numbers` is a program whose numbers are what they were.  `Gradient` and `Value` are properties of Variables.  `launched` is a run whose program is compiled, from the cells of its leaves to those of
 its results, but for gradients that wait until somebody looks (`defer`); a look at a value (`Value`, and the numbers that a `Function` reads) makes it without
@@ -301,7 +301,8 @@ static PyObject *thread_key, *name_aval, *name_shape, *name_scalars, *name_posit
     *name_kernel_of, *name_filename, *name_limit, *name_forms, *name_leaf, *name_now, *name_light, *name_host, *name_program, *name_look,
     *name_acquire, *name_release, *name_append, *name_before, *name_later, *name_others, *name_count, *name_room, *name_revision, *name_backward, *name_create_graph, *name_run,
     *name_places, *name_slots, *name_first, *name_step, *name_segment, *name_patterns, *name_keywords, *name_ordered,
-    *name_quick, *name_calls, *name_failed, *name_unflatten, *name_hooks_count, *name_dtype, *name_deliver, *name_seeds, *name_order, *name_spent, *number_one,
+    *name_quick, *name_calls, *name_failed, *name_unflatten, *name_hooks_count, *name_dtype, *name_deliver, *name_seeds, *name_order, *name_spent, *name_plan, *name_leaves, *name_straight, *name_hazard,
+    *name_instructions, *number_one,
     *name_value;
 
 /* -- threads --------------------------------------------------------------------------------------------------------------------------- */
@@ -839,6 +840,7 @@ as_handle(PyObject *value)
 
 static PyObject *formed(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 static PyObject **own(PyObject *state, int field);
+static int has(PyObject *x, PyObject *name, PyObject *wanted);
 
 /* Put a state that was made on the trie if it was met before; return what is there. */
 static PyObject *
@@ -3320,28 +3322,35 @@ swept_again(PyObject *root)
     return done;
 }
 
-/* Tell whether a sweep from a Variable of a segment that has run is decided by that alone, as asked in tape/sweeps/looked.py has it, and nothing is
-   pending in this thread, where nobody watches. */
+/* Tell whether a segment has run as most do, so that nothing of the user's is called where it is swept: no hooks, no function, no box, no failure. */
 static int
-stands_alone(Thread *thread, Segment *segment, PyObject *root)
+is_plain(Segment *segment)
 {
-    PyObject *run = segment->run, *outset = thread->outset, *empty[] = {segment->hooks, segment->retained, segment->functions};
-    Segment *own = pending(thread);
-    Py_XDECREF(own);
+    PyObject *run = segment->run, *empty[] = {segment->hooks, segment->retained, segment->functions};
     for (int i = 0; i < 3; i++) {
         if (empty[i] == NULL || !PyDict_CheckExact(empty[i]) || PyDict_GET_SIZE(empty[i]) != 0) {
             return 0;
         }
     }
+    return (PyObject *)Py_TYPE(run) == runs.run && PyTuple_GET_SIZE(run) == 4 && PyDict_CheckExact(PyTuple_GET_ITEM(run, 0)) &&
+           PyDict_CheckExact(PyTuple_GET_ITEM(run, 1)) && PyDict_GET_SIZE(PyTuple_GET_ITEM(run, 1)) == 0 && PyTuple_GET_ITEM(run, 2) == Py_False &&
+           segment->trace == Py_None && segment->packing == Py_None && segment->released != NULL && segment->leaves != NULL &&
+           PyList_CheckExact(segment->leaves) && (PyObject *)Py_TYPE(segment->state) == told.state;
+}
+
+/* Tell whether a sweep from a Variable of a segment that has run is decided by that alone, as asked in tape/sweeps/looked.py has it, and nothing is
+   pending in this thread, where nobody watches. */
+static int
+stands_alone(Thread *thread, Segment *segment, PyObject *root)
+{
+    PyObject *outset = thread->outset;
+    Segment *own = pending(thread);
+    Py_XDECREF(own);
     return own == NULL && unwatching(thread) && unobserved(thread, told.trace) && unobserved(thread, told.forward) && unobserved(thread, told.caller) &&
            PyTuple_GET_ITEM(thread->scope, begin.packing) == Py_None && PyTuple_GET_SIZE(thread->scope) > runs.reproducible &&
            PyTuple_GET_ITEM(thread->scope, runs.reproducible) == Py_False && PyDict_GET_SIZE(runs.meters) == 0 && PyTuple_CheckExact(outset) &&
            PyTuple_GET_ITEM(outset, 0) == ((Changes *)told.changes)->epoch && PyTuple_GET_ITEM(outset, 2) == segment->configuration &&
-           (PyObject *)Py_TYPE(run) == runs.run && PyTuple_GET_SIZE(run) == 4 && PyDict_CheckExact(PyTuple_GET_ITEM(run, 0)) &&
-           PyDict_CheckExact(PyTuple_GET_ITEM(run, 1)) && PyDict_GET_SIZE(PyTuple_GET_ITEM(run, 1)) == 0 && PyTuple_GET_ITEM(run, 2) == Py_False &&
-           segment->trace == Py_None && segment->packing == Py_None && segment->released != NULL && segment->leaves != NULL &&
-           PyList_CheckExact(segment->leaves) && (PyObject *)Py_TYPE(segment->state) == told.state &&
-           PyDict_CheckExact(((State *)segment->state)->next) && is_root(segment, root);
+           is_plain(segment) && PyDict_CheckExact(((State *)segment->state)->next) && is_root(segment, root);
 }
 
 /* Return the cells that enter a segment which sweeps one that has run: of its leaves, and then of what it keeps, those in these places; NULL without an
@@ -3412,6 +3421,29 @@ forgotten(Segment *segment)
     segment->run = Py_NewRef(runs.nothing);
     clear_fields(before, before + 2);
     return 0;
+}
+
+/* Have a segment that was swept forget all, as trim in tape/programs/retention.py has it, where its structure is known to be spent; tell whether. */
+static PyObject *
+forgot(PyObject *Py_UNUSED(module), PyObject *swept)
+{
+    Segment *segment = (Segment *)swept;
+    if (!is_a(swept, &Segment_type) || runs.run == NULL || !is_plain(segment) || PyTuple_GET_ITEM(segment->run, 3) != Py_None) {
+        Py_RETURN_FALSE;
+    }
+    PyObject *run = segment->run, *released = segment->released, *key = PyTuple_Pack(2, name_spent, released);
+    PyObject *spent = key == NULL ? NULL : PyDict_GetItemWithError(*own(segment->state, CACHE), key);
+    Py_XDECREF(key);
+    if (spent != Py_True) {
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_False);
+    }
+    PyObject *got = PyObject_CallMethodOneArg(segment->lock, name_acquire, Py_False); /* another thread may look at it */
+    int done = got == Py_True && segment->run == run && segment->released == released, failed = got == NULL || (done && forgotten(segment) < 0);
+    PyObject *gone = got == Py_True ? PyObject_CallMethodNoArgs(segment->lock, name_release) : Py_NewRef(Py_None);
+    failed |= gone == NULL;
+    Py_XDECREF(got);
+    Py_XDECREF(gone);
+    return failed ? NULL : PyBool_FromLong(done);
 }
 
 /* Do what backward() from one root of a segment that has run did before, as `backward` in tape/sweeps/differentiation.py does: what the sweep reads enters a
@@ -4810,6 +4842,175 @@ end:
     return made != NULL || PyErr_Occurred() ? made : Py_NewRef(Py_None);
 }
 
+/* Tell whether the last entry of a structure reads no value twice, or is not alone in it. */
+static int
+reads_once(State *state, Py_ssize_t leaves)
+{
+    PyObject *inputs = state->inputs;
+    if (PyLong_AsSsize_t(state->depth) > leaves + 1) {
+        return 1;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(inputs); i++) {
+        for (Py_ssize_t j = 0; j < i; j++) {
+            if (PyObject_RichCompareBool(PyTuple_GET_ITEM(inputs, i), PyTuple_GET_ITEM(inputs, j), Py_EQ) != 0) {
+                return 0;
+            }
+        }
+    }
+    return 1;
+}
+
+/* Return the plan by which a segment is swept from some slots, a tuple; NULL without an exception where it is not known, or not swept in C. */
+static PyObject *
+plan_of(Segment *segment, PyObject *slots, PyObject *about)
+{
+    PyObject *kept = PySequence_Tuple(PyTuple_GET_ITEM(segment->run, 0)), *first = kept == NULL ? NULL : PyTuple_Pack(3, name_plan, kept, slots);
+    PyObject *key = first == NULL ? NULL : PySequence_Concat(first, about);
+    PyObject *plan = key == NULL ? NULL : Py_XNewRef(PyDict_GetItemWithError(*own(segment->state, CACHE), key));
+    PyObject *entries = plan == NULL ? NULL : PyObject_GetAttr(plan, name_entries);
+    if (entries == NULL || !apart(segment->released, entries) || !has(plan, name_straight, Py_True) || !has(plan, name_hazard, Py_None)) {
+        Py_CLEAR(plan);
+    }
+    PyObject *mine[] = {kept, first, key, entries};
+    clear_fields(mine, mine + sizeof mine / sizeof *mine);
+    return plan;
+}
+
+enum { HEAP, WAITING, GRADIENTS, SWEPT, PART, ARRIVE, SETTINGS, ABOUT, ADD, POP, PUSH, OF_SWEEP };
+
+/* Return the cotangents that wait for a segment, by slot (a new reference); where there are none so far, it begins to wait. */
+static PyObject *
+waiting_for(Segment *segment, PyObject *const *sweep)
+{
+    PyObject *waiting = Py_XNewRef(PyDict_GetItemWithError(sweep[WAITING], (PyObject *)segment));
+    if (waiting != NULL || PyErr_Occurred()) {
+        return waiting;
+    }
+    PyObject *order = PyNumber_Negative(segment->serial), *pair = order == NULL ? NULL : PyTuple_Pack(2, order, segment), *none = NULL;
+    if (pair != NULL && (waiting = PyDict_New()) != NULL && PyDict_SetItem(sweep[WAITING], (PyObject *)segment, waiting) == 0) {
+        none = PyObject_CallFunctionObjArgs(sweep[PUSH], sweep[HEAP], pair, NULL);
+    }
+    Py_XDECREF(order);
+    Py_XDECREF(pair);
+    if (none == NULL) {
+        Py_CLEAR(waiting);
+    }
+    Py_XDECREF(none);
+    return waiting;
+}
+
+/* Hand on a cotangent at which the sweep of a segment ended, as Sweep.arrive in tape/sweeps/sweep.py has it: 0 where an exception was raised. */
+static int
+arrives(PyObject *end, PyObject *cotangent, PyObject *const *sweep)
+{
+    Segment *segment = PyTuple_CheckExact(end) && PyTuple_GET_SIZE(end) == 2 ? (Segment *)PyTuple_GET_ITEM(end, 0) : NULL;
+    int leaf = (PyObject *)Py_TYPE(end) == parts.node;
+    if (!leaf && (segment == NULL || !is_a(segment, &Segment_type) || (PyObject *)Py_TYPE(segment->state) != told.state ||
+                  PySet_GET_SIZE(*own(segment->state, CUT)) != 0)) {
+        PyObject *none = PyObject_CallFunctionObjArgs(sweep[ARRIVE], end, cotangent, NULL);
+        Py_XDECREF(none);
+        return none != NULL;
+    }
+    PyObject *totals = leaf ? Py_NewRef(sweep[GRADIENTS]) : waiting_for(segment, sweep), *key = leaf ? end : PyTuple_GET_ITEM(end, 1);
+    PyObject *total = totals == NULL ? NULL : Py_XNewRef(PyDict_GetItemWithError(totals, key)), *terms[] = {total, cotangent};
+    PyObject *sum = PyErr_Occurred() ? NULL : total == NULL || total == Py_None ? Py_NewRef(cotangent) : record_all(sweep[ADD], terms, 2);
+    int done = sum != NULL && PyDict_SetItem(totals, key, sum) == 0;
+    Py_XDECREF(totals);
+    Py_XDECREF(total);
+    Py_XDECREF(sum);
+    return done;
+}
+
+/* Tell whether a plan may be written behind what this thread has pending, which ends before it becomes too long. */
+static int
+has_space(PyObject *instructions, State *state)
+{
+    Segment *own = pending(this_thread());
+    int space = own == NULL;
+    if (own != NULL && is_a(own->state, &State_type) && PyList_CheckExact(instructions)) {
+        State *before = (State *)own->state;
+        Py_ssize_t depth = PyLong_AsSsize_t(before->depth), leaves = PyLong_AsSsize_t(before->n_slots) - depth;
+        leaves += PyLong_AsSsize_t(state->n_slots) - PyLong_AsSsize_t(state->depth);
+        space = depth + PyList_GET_SIZE(instructions) <= 2 * told.entries && leaves <= told.leaves && !PyErr_Occurred();
+    }
+    Py_XDECREF(own);
+    return space;
+}
+
+/* Sweep the segment that comes next, as one of its structure was swept before: 1, and 0 where that is not done here (nothing has changed then but that
+   what is written may have run before it); -1 with an exception. */
+static int
+swept_next(PyObject *const *sweep)
+{
+    PyObject *pair = Py_NewRef(PyList_GET_ITEM(sweep[HEAP], 0)), *segment = Py_NewRef(PyTuple_GET_ITEM(pair, 1)), *state = NULL, *done = NULL;
+    PyObject *came = Py_XNewRef(PyDict_GetItemWithError(sweep[WAITING], segment)), *slots = NULL, *seeds = NULL, *plan = NULL, *instructions = NULL;
+    PyObject *leaves = NULL, *outputs = NULL, *swept = NULL, *slot, *cotangent;
+    Segment *from = (Segment *)segment;
+    Py_ssize_t at = 0;
+    if (came == NULL || !is_plain(from) || from->origins == NULL || from->configuration != sweep[SETTINGS] ||
+        PySet_GET_SIZE(*own(from->state, CUT)) != 0 || !reads_once((State *)from->state, PyList_GET_SIZE(from->leaves))) {
+        goto end;
+    }
+    state = Py_NewRef(from->state);
+    if ((seeds = PyDict_Keys(came)) == NULL || PyList_Sort(seeds) < 0 || (slots = PyList_AsTuple(seeds)) == NULL) {
+        goto end;
+    }
+    for (; at < PyList_GET_SIZE(seeds); at++) {
+        if (PyList_SetItem(seeds, at, Py_XNewRef(PyDict_GetItemWithError(came, PyTuple_GET_ITEM(slots, at)))) < 0) {
+            goto end;
+        }
+    }
+    if ((plan = plan_of(from, slots, sweep[ABOUT])) == NULL || (instructions = PyObject_GetAttr(plan, name_instructions)) == NULL ||
+        PyObject_IsTrue(instructions) != 1 || (leaves = Py_XNewRef(PyDict_GetItemWithError(*own(state, CACHE), name_leaves))) == NULL) {
+        goto end;
+    }
+    PyObject *popped = PyObject_CallOneArg(sweep[POP], sweep[HEAP]), *none = popped == NULL ? NULL : PyObject_CallFunctionObjArgs(sweep[PART], plan, segment, NULL);
+    Py_XDECREF(popped);
+    Py_XDECREF(none);
+    if (none != NULL && has_space(instructions, (State *)state)) {
+        PyObject *given[] = {plan, segment, state, leaves, seeds};
+        outputs = emitted(NULL, given, 5);
+    }
+    if (PyErr_Occurred() || outputs == NULL || outputs == Py_None) {
+        if (!PyErr_Occurred() && (none = PyObject_CallFunctionObjArgs(sweep[PUSH], sweep[HEAP], pair, NULL)) != NULL) {
+            Py_DECREF(none);
+        }
+        goto end;
+    }
+    if (PyDict_DelItem(sweep[WAITING], segment) == 0 && (swept = PyTuple_Pack(2, segment, plan)) != NULL && PyList_Append(sweep[SWEPT], swept) == 0) {
+        done = Py_True;
+        PyObject *origins = Py_NewRef(from->origins);
+        for (at = 0; done != NULL && PyDict_Next(outputs, &at, &slot, &cotangent);) {
+            PyObject *end = Py_XNewRef(PyDict_GetItemWithError(origins, slot));
+            if (PyErr_Occurred() || (end != NULL && !arrives(end, cotangent, sweep))) {
+                done = NULL;
+            }
+            Py_XDECREF(end);
+        }
+        Py_DECREF(origins);
+    }
+end:;
+    PyObject *mine[] = {pair, segment, state, came, slots, seeds, plan, instructions, leaves, outputs, swept};
+    clear_fields(mine, mine + sizeof mine / sizeof *mine);
+    return PyErr_Occurred() ? -1 : done != NULL;
+}
+
+/* Sweep segments that have run as long as each is swept as one of its structure was before: what Sweep._sweep_segment in tape/sweeps/sweep.py does with
+   each, of a sweep to all leaves. */
+static PyObject *
+swept_on(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("swept_on", nargs, OF_SWEEP)) {
+        return NULL;
+    }
+    int more = PyList_CheckExact(args[HEAP]) && PyDict_CheckExact(args[WAITING]) && PyDict_CheckExact(args[GRADIENTS]) && PyList_CheckExact(args[SWEPT]) &&
+               PyTuple_CheckExact(args[ABOUT]) && runs.run != NULL && parts.node != NULL && told.entries > 0;
+    while (more > 0 && PyList_GET_SIZE(args[HEAP]) > 0) {
+        more = swept_next(args);
+    }
+    return more < 0 ? NULL : Py_NewRef(Py_None);
+}
+
 /* Return the Extra of a Variable to which something is added as it was to be (borrowed); NULL where that is not done here. */
 static PyObject *
 receiver(PyObject *addition)
@@ -5620,6 +5821,8 @@ static PyMethodDef functions[] = {
     FAST(regained, "Write a call of gradients() again."),
     FAST(sweeping, "Tell what sweeps are written again with."),
     FAST(emitted, "Write the plan of a segment again."),
+    FAST(swept_on, "Sweep segments as they were swept before."),
+    {"forgot", forgot, METH_O, "Have a segment that was swept forget all, if it is known to be spent."},
     {"assigned", assigned, METH_O, "Set every gradient to its sum."},
     FAST(lacking, "Return the Variables that are to enter a segment."),
     FAST(updated, "Do an update again."),
@@ -5652,7 +5855,8 @@ PyInit__recorder(void)
         {&name_segment, "segment"}, {&name_patterns, "_patterns"}, {&name_keywords, "_names"}, {&name_ordered, "_ordered"},
         {&name_quick, "_quick"}, {&name_calls, "calls"}, {&name_failed, "failed"}, {&name_unflatten, "unflatten"},
         {&name_hooks_count, "count"}, {&name_dtype, "dtype"}, {&name_deliver, "_deliver"}, {&name_seeds, "seeds"},
-        {&name_order, "order"}, {&name_spent, "spent"}, {&name_value, "value"}};
+        {&name_order, "order"}, {&name_spent, "spent"}, {&name_value, "value"},
+        {&name_plan, "plan"}, {&name_leaves, "leaves"}, {&name_straight, "straight"}, {&name_hazard, "hazard"}, {&name_instructions, "instructions"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if ((*names[i].name = PyUnicode_InternFromString(names[i].text)) == NULL) {
             return NULL;

@@ -22,6 +22,7 @@ from tape.ops.placing import placing
 from tape.rules import table
 
 ADD = Op("add_any", lax.add)
+_NONE: frozenset[int] = frozenset()
 
 
 class FunctionOp:
@@ -184,8 +185,19 @@ def plan_sweep(
             alike.append(new)
         return known or new
 
-    about = (seeds, wanted, blocked, watched, hooked, observed, table.revision(), id(configuration()))  # equal ones are one object
+    about = (seeds, *about_plans(wanted, blocked, watched, hooked, observed))
     return state.cached(("plan", kept, *about), work_out)
+
+
+def about_plans(
+    wanted: frozenset[int] | None = None,
+    blocked: frozenset[int] = _NONE,
+    watched: frozenset[int] = _NONE,
+    hooked: frozenset[int] = _NONE,
+    observed: bool = False,
+) -> tuple[object, ...]:
+    """Return what a plan is known by besides the structure and its cotangents, and in what settings."""
+    return wanted, blocked, watched, hooked, observed, table.revision(), id(configuration())  # equal ones are one object
 
 
 class _Planner:

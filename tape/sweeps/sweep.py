@@ -11,7 +11,8 @@ import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from tape.configuration import sixty_four_bits
+from tape import layout
+from tape.configuration import configuration, sixty_four_bits
 from tape.errors import ReleasedTapeError, UnrecordedGradientError
 from tape.graph.kinds import why_unrecorded
 from tape.graph.scope import LOCAL, in_mode
@@ -26,7 +27,7 @@ from tape.programs.program import run_pending
 from tape.programs.retention import trimmed
 from tape.recording import record, staging
 from tape.sweeps import emission
-from tape.sweeps.plan import Plan, active_slots, plan_sweep
+from tape.sweeps.plan import ADD, Plan, about_plans, active_slots, plan_sweep
 
 SHORT = 8  # segments: fewer are swept as one program, as are those that follow one another without a loop
 COMPILING = 0.35  # seconds that the turns of one program may add to its compilation, as predicted
@@ -134,6 +135,8 @@ class Sweep:
         self._needed: dict[Segment, frozenset[int]] = {}
         self._foreseen: dict[Segment, tuple[tuple[int, ...], Plan, list[Any]]] = {}
         self._parting = Parting()
+        self._parted: tuple[Plan, Segment] | None = None  # before which it was asked last
+        self._common = targets is None and not self._ignored and batch is None and self.observer is None
 
     def run(
         self, roots: Sequence[Any], seeds: Sequence[Any], settings: contextlib.ExitStack | None = None, *, leaf_hooks: bool = True
@@ -148,8 +151,10 @@ class Sweep:
     def _run(self, roots: Sequence[Any], seeds: Sequence[Any], settings: contextlib.ExitStack, leaf_hooks: bool) -> None:
         with gathering({}, last=leaf_hooks):
             self.arrive_at(roots, seeds)
+            self._sweep_known()
             for segment, cotangents in self._segments(settings):
                 self._sweep_segment(segment, cotangents)
+                self._sweep_known()
             if leaf_hooks:
                 for target, gradient in self.gradients.items():
                     if isinstance(target, LeafNode) and target.hooks:
@@ -296,6 +301,13 @@ class Sweep:
             if totals[key] is None:  # nothing was added, for nothing flows there
                 totals[key] = total
 
+    def _sweep_known(self) -> None:
+        """Sweep those that come next as long as each is swept as one was before, in the common case."""
+        scope = LOCAL.scope
+        if self._common and self._heap and scope.notes is None and not scope.eager:
+            totals = self._heap, self._cotangents, self.gradients, self._swept
+            swept_on(*totals, self.part, self.arrive, configuration(), about_plans(), ADD, heapq.heappop, heapq.heappush)
+
     def _taken(self, segment: Segment, cotangents: dict[int, Any]) -> Sequence[tuple[dict[Any, Any], Any, Any]]:
         """Have an entry that ran alone, and reads a value twice, add its two terms to the total that there is, one after the other.
 
@@ -318,6 +330,9 @@ class Sweep:
 
     def part(self, plan: Plan, segment: Segment) -> None:
         """Run what is written before a segment is swept by ``plan``, if a program ends there."""
+        if (plan, segment) == self._parted:  # the sweep of that begins again
+            return
+        self._parted = plan, segment
         if segment.trace is None and self._parting.ends(plan, max(len(self._heap), segment.generation)):
             pending = LOCAL.segment()
             if pending is not None:
@@ -386,6 +401,9 @@ class Sweep:
         if isinstance(origin, LeafNode):
             return self._targets is None or origin in self._targets
         return origin[1] in self._needed.get(origin[0], ()) or (self._targets is not None and origin in self._targets)
+
+
+swept_on = layout.chosen("swept_on")  # what :meth:`Sweep._sweep_segment` does with one segment after the other
 
 
 def _slots_in(segment: Segment, targets: Iterable[Target]) -> frozenset[int]:

@@ -30,7 +30,7 @@ from tape.programs import retention
 from tape.programs.program import look
 from tape.recording import plain, record
 from tape.rules import table
-from tape.sweeps import accumulation, differentiation, emission
+from tape.sweeps import accumulation, differentiation, emission, sweep
 from tape.sweeps.written import Written, asked
 
 A = np.arange(1.0, 13.0, dtype=np.float32).reshape(3, 4) / 7
@@ -768,6 +768,9 @@ def falling(turns, leaves):
     return found
 
 
+SWEEPS = (sweep, "swept_on"), (retention, "forgot")  # what goes from segment to segment in C
+
+
 def _falling_leaves():
     return tape.Variable(A), tape.Variable(A + 1), tape.Variable(A * 0.5)
 
@@ -777,15 +780,27 @@ def test_a_loop_that_looks_runs_by_the_recorder_in_c(monkeypatch, sweeps_through
     leaves = _falling_leaves()
     for _ in range(12):
         falling(30, leaves)
-    found = {"regained": [], "emitted": [], "record": []}
-    for module, name in ((differentiation, "regained"), (emission, "emitted")):
-        known = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda *args, known=known, name=name: found[name].append(known(*args)) or found[name][-1])
+    found = {"regained": [], "swept": [], "all": [], "record": []}
+    regained, swept_on = differentiation.regained, sweep.swept_on
+
+    def counted(*args):
+        before = len(args[3])
+        swept_on(*args)
+        found["swept"] += args[3][before:]
+        found["all"] = args[3]
+
+    def noted(*args):  # what it returns is not held: that would be another structure
+        found["regained"].append((result := regained(*args)) is not None)
+        return result
+
+    monkeypatch.setattr(differentiation, "regained", noted)
+    monkeypatch.setattr(sweep, "swept_on", counted)
     monkeypatch.setattr(plain, "_record", lambda *args, known=plain._record: found["record"].append(args) or known(*args))
     falling(30, leaves)
     assert len(found["regained"]) == 30
-    assert None not in found["regained"]
-    assert sum(f is not None for f in found["emitted"]) >= 28  # but for the first one, which runs the last turn as it is pending
+    assert all(found["regained"])
+    assert found["swept"] == found["all"][1:]  # but for the first one, which runs the last turn as it is pending
+    assert len(found["swept"]) >= 27
     assert not found["record"]
 
 
@@ -794,10 +809,75 @@ def test_a_loop_that_looks_gives_what_it_gives_by_the_recorder_in_python(monkeyp
     leaves = _falling_leaves()
     for _ in range(4):
         right = falling(80, leaves)  # beyond the number of turns at which somebody looks whether the tape grows
-    for module, name in ((differentiation, "regained"), (emission, "emitted"), (differentiation, "replayed")):
+    for module, name in ((differentiation, "regained"), (emission, "emitted"), (differentiation, "replayed"), *SWEEPS):
         monkeypatch.setattr(module, name, lambda *_: None)
     for found, value in zip(falling(80, leaves), right, strict=True):
         np.testing.assert_array_equal(found, value)
+
+
+def turned(what, x, w):
+    """A sweep through segments that have run, with something else in the way: what it gives, and what is left of the segments."""
+    x.grad = w.grad = None
+    h, held, called = x, [], []
+    for k in range(12):
+        h = tnp.tanh(h * w) if k != 6 else h * h if what == "a square" else h + 0.5
+        if what == "two kinds" and k % 3 == 0:
+            h = h - 0.25 * x
+        look(h)
+        held.append(h)
+    there, segments = held[7], [v._segment for v in held]
+    if what == "a hook":
+        there.register_hook(lambda g: called.append(g) or 2 * g)
+    elif what == "retained":
+        there.retain_grad()
+    elif what == "unchained":
+        there.unchain()
+    elif what == "released":
+        there.sum().backward()
+    roots = [h, there] if what == "two roots" else [h]
+    flushes, rest = dict(tape.stats().flushes), tape.errors.ReleasedTapeError if what == "released" else ()
+    try:
+        tape.backward([r.sum() for r in roots], ignore=[there] if what == "ignored" else (), retain_graph=what == "kept")
+    except rest:
+        called.append("released")
+    ran = {reason: n - flushes.get(reason, 0) for reason, n in tape.stats().flushes.items()}
+    left = [(len(s.leaves), s.run.kept, sorted(s.released)) for s in segments]
+    gradients = [None if v.grad is None else v.grad.numpy() for v in (x, w, *([there] if what == "retained" else []))]
+    return gradients, [c if c == "released" else c.numpy() for c in called], ran, left
+
+
+@native
+@pytest.mark.parametrize(
+    "what", ["nothing", "a square", "two kinds", "a hook", "retained", "unchained", "released", "two roots", "ignored", "kept"]
+)
+def test_sweeps_go_from_segment_to_segment_as_in_python(what, monkeypatch):
+    x, w = tape.Variable(A), tape.Variable(A + 1)
+    for _ in range(8):
+        turned(what, x, w)
+    found = turned(what, x, w)
+    for module, name in SWEEPS:
+        monkeypatch.setattr(module, name, lambda *_: None)
+    jax.tree.map(np.testing.assert_array_equal, found, turned(what, x, w))
+
+
+@native
+def test_a_sweep_that_is_interrupted_between_segments_adds_nothing(monkeypatch):
+    x, w = tape.Variable(A), tape.Variable(A + 1)
+    for _ in range(8):
+        right, *_ = turned("nothing", x, w)
+    run_pending = sweep.run_pending
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sweep, "run_pending", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        turned("nothing", x, w)
+    assert x.grad is None
+    assert w.grad is None
+    monkeypatch.setattr(sweep, "run_pending", run_pending)
+    found, *_ = turned("nothing", x, w)
+    jax.tree.map(np.testing.assert_array_equal, found, right)
 
 
 @native
@@ -858,3 +938,5 @@ def test_what_the_recorder_in_c_cannot_read_is_left_to_python():
         assert differentiation.regained(wrong, loss, None, True, True, table.revision()) is None
     look(loss)
     assert layout.NATIVE.emitted(None, None, None, None, None) is None
+    assert layout.NATIVE.swept_on(*[None] * 11) is None
+    assert not layout.NATIVE.forgot(None)
