@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tape.sweeps.sweep import SHORT, Parting, together
+from tape.sweeps.parting import SHORT, Parting, together
 
 
 class Turn:
