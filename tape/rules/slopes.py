@@ -184,7 +184,9 @@ def acosh(x: Any) -> Any:
 
 
 def bounded(x: Any, bound: float | None = None) -> Any:
-    """Numbers in place of infinities, or of what is beyond a bound; there, no gradient flows."""
+    """Numbers in place of infinities, or of what is beyond a bound (real parts of complex numbers); there, no gradient flows."""
+    if jnp.iscomplexobj(x):
+        return lax.complex(bounded(lax.real(x), bound), lax.imag(x))
     largest = float(np.finfo(x.dtype).max) if bound is None else bound
     return jnp.where(lax.abs(x) >= largest, lax.sign(x) * largest, x)
 

@@ -149,3 +149,12 @@ def test_angles_of_two_tiny_or_huge_numbers_keep_their_slopes(size):
     by_y, by_x = jax.jit(lambda y, x: own_vjp(lambda y, x: (lax.atan2(y, x),), (y, x), (jnp.float32(1e-3 * size),)))(y, x)
     true = np.array([-1.2, -0.3]) / (0.3**2 + 1.2**2) * 1e-3  # XLA folds a scale that is divided by into its square
     np.testing.assert_allclose([by_y, by_x], true, rtol=1e-6)
+
+
+@pytest.mark.parametrize("z", [1 + 3000j, -2 + 1e4j, -3 - 1e5j, 2000j])
+def test_a_gate_far_along_the_imaginary_axis_is_not_taken_for_saturated(z):
+    z = np.complex64(z)
+    ours, jaxs = tape.nn.silu, jax.nn.silu
+    for _ in range(2):  # the first and the second derivative
+        ours, jaxs = tape.grad(ours, holomorphic=True), jax.grad(jaxs, holomorphic=True)
+        np.testing.assert_allclose(ours(z), jaxs(z), rtol=2e-4)
