@@ -257,7 +257,7 @@ def _variable(value: Any) -> Any:
     if isinstance(value, Handle):
         return value
     if isinstance(value, (jax.Array, np.ndarray, np.generic, bool, int, float, complex)):
-        return record.constant(jnp.asarray(value))
+        return record.constant_from("what the function given to lower returned", value)
     msg = f"lower: the function must return Variables or arrays, got {type(value).__name__}"
     raise TapeTypeError(msg)
 

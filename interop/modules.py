@@ -12,7 +12,7 @@ import numpy as np
 
 import tape
 from tape import extend
-from tape.errors import TapeRuntimeError, TapeTypeError, TapeValueError
+from tape.errors import TapeRuntimeError, TapeTypeError, TapeValueError, check_mapping
 from tape.graph.scope import LOCAL
 from tape.graph.watcher import NOBODY
 
@@ -79,8 +79,9 @@ class Bridge:
             TapeTypeError: a value has a dtype of another kind.  Nothing is changed then.
 
         """
-        variables = dict(self._variables())
         what = f"{type(self).__name__}.load_state_dict"
+        check_mapping(what, state)
+        variables = dict(self._variables())
         missing, unknown = [n for n in variables if n not in state], [n for n in state if n not in variables]
         if strict and (missing or unknown):
             msg = f"{what}: {_names('missing', missing)}{_names('unknown', unknown)}pass strict=False to load what fits"

@@ -26,7 +26,7 @@ from interop.parameter_groups import Group, parameter_groups
 from interop.scaling import DynamicLossScale, LossScaleState, all_finite, chosen, following, policy_of, started, unscaled, widened
 from interop.states import alike, check_contents, contents, injected, kept, owners, synced, zeroed
 from tape import extend
-from tape.errors import SeedError, TapeTypeError, TapeValueError, unknown_keyword
+from tape.errors import SeedError, TapeTypeError, TapeValueError, check_callable, unknown_keyword
 
 R = TypeVar("R")
 
@@ -218,6 +218,7 @@ class Optimizer(KeepsState):
 
         """
         if closure is not None:
+            check_callable("Optimizer.step", closure, "the closure must be a function")
             return self._closed(closure, extra)
         try:
             self._step(extra)

@@ -14,7 +14,7 @@ from interop.saving import named_leaves
 from interop.scaling import DynamicLossScale, LossScaleState, started
 from interop.states import Hyperparameters, contents, held, plain, settable
 from tape import extend
-from tape.errors import TapeTypeError, TapeValueError
+from tape.errors import TapeTypeError, TapeValueError, check_mapping
 from tape.jaxapi import Tracer
 
 _HANDED = 64  # containers that are looked at again
@@ -128,6 +128,7 @@ class KeepsState:
             TapeTypeError: a value is of another kind than that which is there.  Nothing is changed then.
 
         """
+        check_mapping("Optimizer.load_state_dict", state)
         present = self.state_dict()
         missing, unknown = [n for n in present if n not in state], [n for n in state if n not in present]
         if strict and (missing or unknown):

@@ -61,7 +61,7 @@ def save(path: str | os.PathLike[str], state: Any, *, format: str | None = None)
         (3, [1.0, 2.0])
 
     """
-    place = pathlib.Path(path).resolve()
+    place = _place("save", path)
     _module(place, format).write(place, *encoded(state_dict(state)))
 
 
@@ -102,7 +102,7 @@ def load(
         ['layers.0', 'name']
 
     """
-    place = pathlib.Path(path).resolve()
+    place = _place("load", path)
     values = decoded(os.fspath(path), *_module(place, format).read(place))
     return values if state is None else _loaded(f"load: {os.fspath(path)}", state, values, strict=strict)
 
@@ -175,6 +175,14 @@ def named_leaves(tree: Any) -> list[tuple[str, Any]]:
     """
     leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda x: extend.is_variable(x) or _is_stateful(x))
     return [(jax.tree_util.keystr(path, simple=True, separator="."), leaf) for path, leaf in leaves]
+
+
+def _place(function: str, path: str | os.PathLike[str]) -> pathlib.Path:
+    try:
+        return pathlib.Path(path).resolve()
+    except TypeError as e:
+        msg = f"{function}: path must be a string or a path, got {type(path).__name__}"
+        raise TapeTypeError(msg) from e
 
 
 def _module(path: pathlib.Path, chosen: str | None) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,7 @@ __all__ = [
     "UnrecordedGradientError",
     "check_callable",
     "check_flag",
+    "check_mapping",
     "saying",
     "unknown_keyword",
     "warn",
@@ -218,6 +219,13 @@ def check_callable(function: str, given: object, what: str = "expected a functio
     """Raise TapeTypeError where something cannot be called."""
     if not callable(given):
         msg = f"{function}: {what}, got {type(given).__name__}"
+        raise TapeTypeError(msg)
+
+
+def check_mapping(function: str, given: object) -> None:
+    """Raise TapeTypeError where something does not give values by name."""
+    if not isinstance(given, Mapping):
+        msg = f"{function}: expected values by name, as state_dict() returns them, got {type(given).__name__}"
         raise TapeTypeError(msg)
 
 

@@ -138,6 +138,8 @@ CASES = {
     "complex into real": (lambda x, h, c, i: put(h, 0, tape.constant(1j)), "TapeTypeError", TypeError, ["complex64", "float32", "y.real"]),
     "index out of range": (lambda x, h, c, i: h[3], "TapeIndexError", IndexError, ["index 3", "length 3", "-3 to 2"]),
     "too many indices": (lambda x, h, c, i: h[0, 0], "TapeIndexError", IndexError, ["too many indices", "(3,)"]),
+    "uneven lists as an index": (lambda x, h, c, i: h[[[0, 1], [2]]], "TapeIndexError", IndexError, ["different lengths", "one list"]),
+    "a key as an index": (lambda x, h, c, i: h[jax.random.key(0)], "TapeTypeError", TypeError, ["getitem", "key<fry>", "(3,)"]),
     "two ellipses": (lambda x, h, c, i: h[..., ...], "TapeIndexError", IndexError, ["Ellipsis"]),
     "mask of another shape": (lambda x, h, c, i: h[np.array([True, False])], "TapeIndexError", IndexError, ["(2,)", "(3,)"]),
     "missing seed": (lambda x, h, c, i: h.backward(), "SeedError", ValueError, ["needs a seed", "(3,)", "ones_like"]),

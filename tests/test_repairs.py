@@ -262,6 +262,7 @@ ROWS = {
             "v = jax.jit(lambda v: tape.numpy.where(v > 0, v, 0.0))(c)",
             "same(v, [1, 0, 0.5])",
         ),
+        ("m[[[0, 1], [1]]]", "one array for each axis", "v = m[np.array([0, 1]), np.array([1, 1])]", "same(v, M[[0, 1], [1, 1]])"),
         ("jax.jit(lambda v: v[v > 0])(c)", "index outside", "v = c[c > 0]", "same(v, [1, 0.5])"),
         ("x.zero_grad(set_to_none=True)", "use zero_grad() without it", "x.grad = A; x.zero_grad()", "x.grad is None"),
         ("m.mean(dim=0)", "use axis=", "y = m.mean(axis=0)", "grad_is(y.sum(), m, 0.5 * np.ones((2, 2)))"),

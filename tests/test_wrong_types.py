@@ -16,6 +16,19 @@ def h():
     return (x * x).sum()
 
 
+def hooked(result):
+    """A sweep with a hook that returns this."""
+    y = x * x
+    y.register_hook(lambda g: result)
+    y.sum().backward()
+
+
+def unpacked(result):
+    with tape.saved_value_hooks(lambda v: v, lambda v: result):
+        y = tape.numpy.tanh(x * x).sum()
+    y.backward()
+
+
 WRONG = {
     "None": lambda: None,
     "text": lambda: "text",
@@ -26,6 +39,9 @@ WRONG = {
     "a list": lambda: [x, 3],
     "a generator": lambda: (v for v in (x,)),
     "an array": lambda: np.ones(2),
+    "an array of text": lambda: np.array(["a", "b", "c"]),
+    "a masked array": lambda: np.ma.masked_array(np.ones(3, np.float32), [0, 1, 0]),
+    "a number beyond 64 bits": lambda: 10**30,
 }
 
 CALLS = {
@@ -69,6 +85,8 @@ CALLS = {
     "value": lambda b: setattr(x, "value", b),
     "grad=": lambda b: setattr(x, "grad", b),
     "hook": lambda b: x.register_hook(b),
+    "hook returns": hooked,
+    "unpack": unpacked,
     "mgh": lambda b: tape.register_multi_grad_hook(b, print),
     "mgh2": lambda b: tape.register_multi_grad_hook([x], b),
     "mode": lambda b: tape.set_grad_enabled(b),
@@ -82,6 +100,10 @@ CALLS = {
     "opt": lambda b: interop.optax.Optimizer(b, optax.sgd(0.1)),
     "opt2": lambda b: interop.optax.Optimizer([x], b),
     "ls": lambda b: interop.optax.Optimizer([x], optax.sgd(0.1), loss_scale=b),
+    "closure": lambda b: interop.optax.Optimizer([x], optax.sgd(0.1)).step(b),
+    "state": lambda b: interop.optax.Optimizer([x], optax.sgd(0.1)).load_state_dict(b),
+    "save to": lambda b: interop.save(b, x),
+    "load from": lambda b: interop.load(b),
     "obw": lambda b: interop.optax.Optimizer([x], optax.sgd(0.1)).backward(b),
     "checkpoint_name": lambda b: tape.checkpoint_name(x, b),
     "seq": lambda b: tape.checkpoint_sequential(b, x),
@@ -92,6 +114,8 @@ CALLS = {
     "item": lambda b: x.item(b),
     "index": lambda b: x[b],
     "iadd": lambda b: x + b,
+    "update": lambda b: x.at[b].add(1.0),
+    "stack": lambda b: tape.numpy.stack([x, b]),
     "reshape": lambda b: x.reshape(b),
     "astype": lambda b: x.astype(b),
     "to_device": lambda b: x.to_device(b),
@@ -102,7 +126,8 @@ OTHERS = {("None", name) for name in ("grad call", "jacrev", "jacfwd", "hessian"
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("wrong", WRONG)
-def test_what_is_raised_is_a_tape_error(wrong):
+def test_what_is_raised_is_a_tape_error(wrong, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a text is a path
     others = []
     for name, call in CALLS.items():
         try:

@@ -16,7 +16,7 @@ from interop.torch.store import Store
 from interop.torch.structures import mapped
 from interop.torch.tensors import to_variable
 from tape import extend
-from tape.errors import LostGradientError, TapeAttributeError, TapeTypeError, TapeValueError
+from tape.errors import LostGradientError, TapeAttributeError, TapeTypeError, TapeValueError, check_mapping
 from tape.graph.scope import LOCAL
 from tape.graph.trie import RECORD
 
@@ -253,6 +253,7 @@ class Module(_Part, Bridge):
             TapeTypeError: a value has a dtype of another kind.  Nothing is changed then.
 
         """
+        check_mapping("interop.torch.Module.load_state_dict", state)
         self._load(state, "", strict=strict)
 
     def unwrap(self) -> torch.nn.Module:

@@ -109,7 +109,7 @@ def outputs_of(function: Definition, result: object, method: str = "forward") ->
     if not leaves:
         msg = f"{function.__name__}.{method} must return Variables or arrays, got {type(result).__name__} without any; return at least one"
         raise TapeTypeError(msg)
-    return [x if isinstance(x, Handle) else record.constant(x) for x in leaves], tree
+    return [x if isinstance(x, Handle) else record.constant_from(f"what {function.__name__}.{method} returned", x) for x in leaves], tree
 
 
 def checked_gradients(function: Definition, returned: object, avals: Sequence[ShapedArray], layout: Layout) -> list[Handle | None]:
@@ -165,7 +165,7 @@ def _checked(name: str, what: str, owner: Callable[[int], str], i: int, value: o
                 )
                 raise GradientDtypeError(msg)
             value = jnp.asarray(value, aval.dtype)
-        value = record.constant(value)
+        value = record.constant_from(f"the {what} that {name} returned", value)
     assert isinstance(value, Handle)
     given = value._place.kind.aval
     if given.shape != aval.shape:

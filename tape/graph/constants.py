@@ -11,7 +11,7 @@ import numpy as np
 from tape import errors, jaxapi, layout
 from tape.bounded import Bounded
 from tape.graph import boundary
-from tape.graph.kinds import GivenPlace, Kind, Place, kind_of, leaf_kind, scalar_kind
+from tape.graph.kinds import WIDER, GivenPlace, Kind, Place, kind_of, leaf_kind, scalar_kind
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
 from tape.graph.watcher import NOBODY
@@ -189,6 +189,22 @@ def no_array(value: object, error: Exception) -> str:
     kind = f"a NumPy array of dtype {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
     said = "" if isinstance(value, np.ndarray) else f" ({error})"
     return f"cannot make an array of {kind}{said}; pass a number, a NumPy or JAX array of numbers, or nested lists of numbers"
+
+
+def refused(where: str, value: object, error: Exception) -> errors.TapeError:
+    """Return what is raised where JAX makes no array of a value."""
+    if isinstance(error, OverflowError):
+        return errors.TapeOverflowError(f"{where}: {error}; {WIDER}")
+    return errors.TapeTypeError(f"{where}: {no_array(value, error)}")
+
+
+def constant_from(where: str, value: object) -> Any:
+    """:func:`constant`, with where the value comes from in what is raised."""
+    try:
+        return constant(value)
+    except (errors.TapeTypeError, errors.TapeOverflowError) as e:
+        msg = f"{where}: {e}"
+        raise type(e)(msg) from e
 
 
 def scalar(value: object) -> Any:

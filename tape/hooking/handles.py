@@ -180,7 +180,7 @@ def calling(who: str) -> within:
 
 def replacement(who: str, gradient: Handle, given: object) -> Handle:
     """Return the Variable that a hook returned in place of a gradient, if it has its shape and dtype."""
-    new_gradient = given if isinstance(given, Handle) else record.constant(given)
+    new_gradient = given if isinstance(given, Handle) else record.constant_from(f"what {who} returned", given)
     old, new = gradient._place.kind.aval, new_gradient._place.kind.aval
     if new.shape != old.shape:
         msg = f"{who} returned a gradient of shape {new.shape} for one of shape {old.shape}; return the same shape, or None to leave it"

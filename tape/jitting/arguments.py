@@ -13,7 +13,7 @@ import numpy as np
 from tape import jaxapi
 from tape.callables.matching import told_apart
 from tape.errors import TapeTypeError, TapeValueError
-from tape.graph.constants import constant
+from tape.graph.constants import constant, refused
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, itself
 from tape.graph.trees import flatten, leaves_of, variables_in
@@ -175,5 +175,8 @@ def aval_of(x: object) -> Any:
     """Return shape and dtype of an array or number, as JAX sees them."""
     if isinstance(x, jax.Array):
         return jax.typeof(x)
-    with jaxapi.ensure_compile_time_eval():
-        return jax.typeof(jnp.asarray(x))
+    try:
+        with jaxapi.ensure_compile_time_eval():
+            return jax.typeof(jnp.asarray(x))
+    except (TypeError, ValueError, OverflowError) as e:
+        raise refused("jit: an argument", x, e) from e

@@ -20,6 +20,7 @@ _SPELLINGS = {  # names of PyTorch, Chainer and TensorFlow, where JAX's differs
     "cpu": "to_device(jax.devices('cpu')[0])",
     "cuda": "to_device(jax.devices('gpu')[0])",
     "data": "value",
+    "detach_": "unchain()",
     "dim": "ndim",
     "double": "astype('float64')",
     "element_size": "itemsize",
@@ -86,12 +87,14 @@ _NAMED = {  # by namespace: what other libraries call it there
         "custom_vjp": "tape.Function",
         "elementwise_grad": "tape.grad(lambda x: function(x).sum())",
         "inference_mode": "tape.no_grad()",
+        "load": "interop.load(path)",
         "make_jvp": "tape.jvp(function, primals, tangents)",
         "make_vjp": "tape.vjp(function, *primals)",
         "manual_seed": "tape.random.key(seed)",
         "no_backprop_mode": "tape.no_grad()",
         "optim": "interop.optax.Optimizer(parameters, transformation)",
         "optimizers": "interop.optax.Optimizer(parameters, transformation)",
+        "save": "interop.save(path, state)",
         "tensor": "tape.Variable(value)",
     },
     "tape.nn": {"Linear": _MODULES, "Module": _MODULES, "Parameter": "tape.Variable(value)", "Sequential": _MODULES},
@@ -125,7 +128,7 @@ def _repair(name: str) -> str | None:
         return f"variable.{_SPELLINGS[name]}"
     if name in _FUNCTIONS:
         return f"tape.{_FUNCTIONS[name]}"
-    if name.endswith("_") and (name[:-1] in dir(jnp) or name[:-1] in {"add", "sub", "mul", "div"}):
+    if name.endswith("_") and (name[:-1] in dir(jnp) or name[:-1] in {"add", "clamp", "div", "fill", "mul", "sub", "zero"}):
         return "an augmented assignment (variable += ... under tape.no_grad() for a leaf that requires grad), or variable.value = ..."
     function = _elsewhere(name)
     return None if function is None else f"tape.{function}(variable)"

@@ -163,7 +163,7 @@ def kernel_on(op: Op, kinds: Sequence[Kind]) -> Kernel:
         return op.kernel_of(tuple(kinds))
     except (TapeError, *jaxapi.CONCRETE_ERRORS):
         raise
-    except (TypeError, ValueError, IndexError, NotImplementedError, NameError) as e:
+    except (TypeError, ValueError, IndexError, OverflowError, NotImplementedError, NameError) as e:
         raise (errors.wrap(e, op.name, [kind.aval for kind in kinds]) or e) from e
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from tape import jaxapi, layout
 from tape.configuration import CHANGES
 from tape.graph import constants, trie
-from tape.graph.constants import ARRAYS, COPIES, KINDS_OF_ARRAYS, constant, copied, handle, leaf, no_array, operand, scalar
+from tape.graph.constants import ARRAYS, COPIES, KINDS_OF_ARRAYS, constant, constant_from, copied, handle, leaf, no_array, operand, scalar
 from tape.graph.scope import LOCAL, Scope
 from tape.graph.segment import Extra, Handle, LeafNode, node_of
 from tape.graph.watcher import NOBODY
@@ -30,6 +30,7 @@ __all__ = [
     "LOCAL",
     "connect",
     "constant",
+    "constant_from",
     "current",
     "handle",
     "leaf",

@@ -15,7 +15,6 @@ from tape.configuration import sixty_four_bits
 from tape.errors import (
     SeedDtypeError,
     SeedError,
-    TapeOverflowError,
     TapeTypeError,
     TapeValueError,
     UnconnectedError,
@@ -159,11 +158,7 @@ def seed_of(function: str, i: int, root: Handle, seed: Any) -> Any:
         msg = f"{function}: the seed of root {i} must be a Variable, an array or a Python number, got {type(seed).__name__}"
         raise TapeTypeError(msg)
     if not isinstance(seed, Handle):
-        try:
-            seed = record.constant(np.asarray(seed) if isinstance(seed, np.generic) else seed)
-        except (TapeTypeError, TapeOverflowError) as e:
-            msg = f"{function}: the seed of root {i}: {e}"
-            raise type(e)(msg) from e
+        seed = record.constant_from(f"{function}: the seed of root {i}", np.asarray(seed) if isinstance(seed, np.generic) else seed)
     given = seed._place.kind.aval
     if given.shape != aval.shape and not (scalar and aval.size == 1):
         shapes = f"has shape {given.shape}, but the root has shape {aval.shape}"

@@ -11,6 +11,7 @@ import numpy as np
 
 from tape.errors import TapeTypeError, TapeValueError, UnrecordedGradientError
 from tape.graph import boundary
+from tape.graph.constants import refused
 from tape.graph.kinds import Place, differentiable, kind_of, why_unrecorded
 from tape.graph.scope import in_mode
 from tape.graph.segment import Handle, LeafNode, WayBack, made_at
@@ -195,6 +196,8 @@ def as_array(name: str, value: object) -> jax.Array:
         return value
     try:
         return jnp.asarray(value)
+    except OverflowError as e:
+        raise refused(name, value, e) from e
     except (TypeError, ValueError) as e:
         msg = f"{name}: {type(value).__name__} is not an array or a number; pass it by an argument that is not differentiated"
         raise TapeTypeError(msg) from e

@@ -124,7 +124,8 @@ def _keyed(
     axis: int | None = 0  # None where an ellipsis came before
     for item in items:
         if isinstance(item, (Handle, jax.Array, np.ndarray)):
-            if (item._place.kind.aval if isinstance(item, Handle) else item).dtype.kind not in "iu":
+            dtype = (item._place.kind.aval if isinstance(item, Handle) else item).dtype
+            if getattr(dtype, "kind", "key") not in "iu":
                 return None
             key.append(ARRAY)
             inputs.append(item if isinstance(item, Handle) else record.operand(item))
@@ -311,7 +312,11 @@ def _as_item(item: object) -> Any:
         items = list(item)
         if any(isinstance(x, (Handle, jax.Array)) for x in leaves_of(items)):
             return call(jnp.asarray, "asarray", (items,), {})
-        array = np.asarray(items)
+        try:
+            array = np.asarray(items)
+        except ValueError as e:
+            msg = f"an index cannot be made of nested lists of different lengths ({e}); use one list, or one array for each axis"
+            raise TapeIndexError(msg) from e
         return array.astype(np.intp) if array.size == 0 else array
     if isinstance(item, np.bool_):
         return bool(item)

@@ -17,7 +17,6 @@ from tape.errors import (
     GradientDtypeError,
     GradientShapeError,
     TapeAttributeError,
-    TapeOverflowError,
     TapeTypeError,
     TapeValueError,
     check_callable,
@@ -25,8 +24,8 @@ from tape.errors import (
     unknown_keyword,
 )
 from tape.graph import boundary
-from tape.graph.constants import ARRAYS, known_array, note_type
-from tape.graph.kinds import WIDER, Place, differentiable, leaf_kind
+from tape.graph.constants import ARRAYS, known_array, note_type, refused
+from tape.graph.kinds import Place, differentiable, leaf_kind
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, end_of, extra_of, node_of
 from tape.graph.watcher import NOBODY
@@ -52,12 +51,8 @@ def _to_array(value: object, where: str) -> jax.Array:
         return value
     try:
         return known_array(value, copy=True)
-    except OverflowError as e:
-        msg = f"{where}: {e}; {WIDER}"
-        raise TapeOverflowError(msg) from e
-    except (TypeError, ValueError) as e:
-        msg = f"{where}: {record.no_array(value, e)}"
-        raise TapeTypeError(msg) from e
+    except (TypeError, ValueError, OverflowError) as e:
+        raise refused(where, value, e) from e
 
 
 class Variable(Placed):

@@ -396,3 +396,14 @@ def test_every_way_is_another_one():
         run(lambda x, calls=calls: (next(calls), x)[1] * 1, np.float32(1))
         counts[name] = next(calls)
     assert counts == {"lazy": 1, "eager": 1, "tape.jit": 1, "jax.jit": 1}
+
+
+def test_what_no_array_can_be_made_of_is_told_with_the_hook_that_returned_it():
+    x = tape.Variable(np.ones(3, np.float32))
+    handle = x.register_hook(lambda g: "text")
+    with pytest.raises(TapeTypeError, match=r"^what hook '<lambda>' returned: cannot make an array of str"):
+        (x * x).sum().backward()
+    assert x.grad is None
+    handle.remove()
+    (x * x).sum().backward()
+    np.testing.assert_array_equal(x.grad.value, [2, 2, 2])

@@ -20,6 +20,8 @@ REPAIRS = {
     "data": "variable.value",
     "clone": "variable.copy()",
     "add_": "variable.value = ...",
+    "zero_": "variable.value = ...",
+    "detach_": "variable.unchain()",
     "assign": "variable.value = ...",
     "creator": "variable.op",
 }
@@ -44,6 +46,7 @@ def test_a_method_of_other_libraries_is_answered_by_what_to_write(name):
         (tape, "elementwise_grad", "tape.grad(lambda x: function(x).sum())"),
         (tape, "optim", "interop.optax.Optimizer(parameters, transformation)"),
         (tape, "exp", "tape.numpy.exp"),
+        (tape, "save", "interop.save(path, state)"),
         (tape.nn, "Linear", "interop.equinox.Module(module)"),
         (tape.numpy, "tensor", "tape.numpy.asarray"),
     ],
@@ -54,11 +57,11 @@ def test_a_name_of_other_libraries_is_answered_by_what_to_write(where, name, rep
     assert repair in str(caught.value)
     words = repair.partition("(")[0].split(".")  # what it names is there
     try:
-        found = importlib.import_module(".".join(words[:2]) if words[0] == "interop" else words[0])
+        found = importlib.import_module(words[0])
+        for word in words[1:]:
+            found = getattr(found, word)
     except tape.errors.TapeImportError as e:  # a bridge whose package is not installed, as beside a wheel
         pytest.skip(str(e))
-    for word in words[2 if words[0] == "interop" else 1 :]:
-        found = getattr(found, word)
     assert callable(found)
 
 
