@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -163,16 +163,27 @@ def check_half(evidence: Evidence, native: list[Gradients]) -> Iterator[Item]:
     if value.opaque or rule.opaque:
         return
     for k, x in enumerate(subject.leaves):
+        references: list[Iterable[np.ndarray]] = [compared["r"][k][:2], [evidence.measured["r"][k][2 * b] for b in pairs]]
+        scaled = all(abs(_factor(rs, compared["g"][k][:2]) - 1) > CONSTANTS * evidence.eps for rs in references)
         for turn, b in enumerate(pairs):
             r, g, said = compared["r"][k][turn], compared["g"][k][turn], native[turn][k]
             with np.errstate(invalid="ignore"):
                 allowed = CONSTANTS * evidence.eps * (np.abs(r) + _typical(r))
                 agreed = [np.abs(a[k][2 * b] - r) <= allowed for a in (evidence.measured["r"], evidence.measured["g"])]
-                off = agreed[0] & agreed[1] & (np.abs(g - r) > allowed) & (np.abs(said - g) < np.abs(said - r))
+                far = np.abs(g - r) > (evidence.eps * np.abs(r) if scaled else allowed)
+                off = agreed[0] & agreed[1] & far & (np.abs(said - g) < np.abs(said - r))
             if b in evidence.seen and np.any(off):
                 text = evidence.probes.pairs[b].why
                 yield _wrong(evidence, "native", f"wrong in {x.dtype}, though right in single precision", said, k, b, text)
                 break
+
+
+def _factor(references: Iterable[np.ndarray], gradients: Iterable[np.ndarray]) -> float:
+    """Return the factor by which all of some gradients differ from the references; 1 where they have none in common."""
+    r, g = (np.concatenate([np.ravel(a) for a in both]) for both in (references, gradients))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        factor = float(np.vdot(r, g).real / np.vdot(r, r).real) if r.size > 1 else 1.0
+        return factor if np.all(np.abs(g - factor * r) <= 0.1 * abs(factor - 1) * np.abs(r)) else 1.0
 
 
 def alone(evidence: Evidence) -> Iterator[Item]:

@@ -268,6 +268,11 @@ WRONG = {
         (X.astype(np.float16),),
         "wrong in float16, though right in single",
     ),
+    "scaled in bfloat16 alone": (
+        ruled(jnp.sin, lambda r, ct: (ct * jnp.cos(r[0]) * (1.08 if r[0].dtype == jnp.bfloat16 else 1),)),
+        (jnp.asarray(X, jnp.bfloat16),),
+        "wrong in bfloat16, though right in single",
+    ),
     "one element in bfloat16 alone": (
         ruled(jnp.sin, lambda r, ct: ((ct * jnp.cos(r[0])).at[3].multiply(1.3 if r[0].dtype == jnp.bfloat16 else 1),)),
         (jnp.asarray(X, jnp.bfloat16),),
