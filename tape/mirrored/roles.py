@@ -23,7 +23,10 @@ from tape.recording import record
 from tape.recording.template import ARRAY, NUMBER, SEQUENCE
 
 # Arguments that stay static although they take arrays: x**2 is a different primitive from x**y, and a static roll is a concatenation.
+# Numbers of pieces have to be, though arrays of positions stand in their place.
 _STATIC_ARGUMENTS = {("power", 1), ("pow", 1), ("float_power", 1), ("integer_pow", 1), ("roll", 1)}
+_STATIC_ARGUMENTS |= {("split", 1), ("array_split", 1), ("hsplit", 1), ("vsplit", 1), ("dsplit", 1), ("repeat", 1)}
+_STATIC_REST = {"reshape", "transpose"}  # methods, whose arguments JAX annotates with Any
 _SEQUENCE_ARGUMENTS = {("array", 0), ("asarray", 0)}
 _ARRAY_NAMES = ("ArrayLike", "RealArray", "IntegerArray", "numpy.ndarray", "RealNumeric", "Numeric")
 
@@ -47,7 +50,7 @@ class Roles:
         for p in parameters:
             takes = _takes_array(p)
             if p.kind is p.VAR_POSITIONAL:
-                self.rest = takes
+                self.rest = takes and name not in _STATIC_REST
                 continue
             if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD):
                 place = (name, len(positions))

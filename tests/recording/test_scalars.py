@@ -12,6 +12,7 @@ import interop
 import tape
 import tape.numpy as tnp
 from tape.graph import length
+from tape.mirrored import mirror
 from tape.mirrored.mirror import mirrored
 from tape.programs import numbers
 from tests.daily import pairs
@@ -229,3 +230,21 @@ def test_a_number_that_the_function_needs_as_it_is_does_not_enter_the_tape():
         np.testing.assert_array_equal(x.grad, np.full(8, 2.0))
         x.zero_grad()
     assert leaves == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: x.reshape(2, 2, 2).transpose(2, 0, 1),
+        lambda x: tnp.stack(tnp.split(x, 2)) + tnp.stack(tnp.array_split(x, 2)) + tnp.stack(tnp.hsplit(x, 2)),
+        lambda x: tnp.repeat(x, 3) + x.repeat(3),
+    ],
+)
+def test_integers_that_are_no_arrays_are_not_tried_as_such(call, monkeypatch):
+    """A trace that fails takes time, and JAX may keep the frames of those who asked for it."""
+    asked = []
+    monkeypatch.setattr(mirror, "_NEEDS_VALUES", {})
+    monkeypatch.setattr(mirror, "kernel_on", lambda op, kinds: asked.append(op.name) or op.kernel_of(tuple(kinds)))
+    x = tape.Variable(W)
+    assert call(x).size
+    assert asked == []
