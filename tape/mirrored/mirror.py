@@ -85,6 +85,7 @@ class _Splitter:
         self.bake = bake  # put the values of no ("None"), integer ("integers") or all ("all") arrays without gradient into the template
         self.baked_bytes = 0
         self.met_scalars = False
+        self.places: list[int] = []  # of scalars that are arrays, among the variables
 
     def split(self, value: Any, takes_array: int) -> Any:
         """Return the template of ``value`` and append the arrays in it."""
@@ -99,6 +100,7 @@ class _Splitter:
                 return Static(value)  # among other numbers a big integer becomes a float
             self.met_scalars = True
             if self.scalars:
+                self.places.append(len(self.variables))
                 self.variables.append(record.constant(value))
                 return ARRAY
             return Static(value)
@@ -161,14 +163,14 @@ def call(
     error: Exception | None = None
     without: Any = None  # a result through which no gradient could flow
     met_scalars = True
-    refused: Hashable = None  # the key of the call whose scalars were arrays, if the function refused that
     try:
         for scalars, bake in ((True, None), (False, None), (False, "integers"), (False, "all")):
             if bake is None and scalars != roles.scalars and not met_scalars:
                 continue
             splitter, op, key = _split(fun, name, roles, args, kwargs, scalars=scalars, bake=bake)
             met_scalars = splitter.met_scalars
-            if key is not None and key in _NEEDS_VALUES:
+            needing = key, *splitter.places  # where a number has to be known, an array may do
+            if key is not None and needing in _NEEDS_VALUES:
                 continue
             if bake and not splitter.variables:
                 break  # nothing is left to trace with
@@ -179,15 +181,13 @@ def call(
             except jaxapi.CONCRETE_ERRORS as e:
                 error = e
                 if key is not None:
-                    _NEEDS_VALUES[key] = True
+                    _NEEDS_VALUES[needing] = True
                 continue
             except TapeError as e:
                 if not (scalars and met_scalars) and "concrete" not in str(e) and "hashable" not in str(e):
                     raise
-                error, refused = e, key if scalars else refused
+                error = e
                 continue
-            if refused is not None and not scalars:
-                _NEEDS_VALUES[refused] = True
             if op.fun.fixed:  # type: ignore[attr-defined]
                 return unfix(result)
             kinds = tuple([v._place.kind for v in splitter.variables])

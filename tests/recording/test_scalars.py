@@ -248,3 +248,11 @@ def test_integers_that_are_no_arrays_are_not_tried_as_such(call, monkeypatch):
     x = tape.Variable(W)
     assert call(x).size
     assert asked == []
+
+
+def test_an_array_may_stand_where_a_number_had_to_be_known():
+    x, edges = tape.Variable(W), tape.Variable(np.array([-1.0, 0.1, 1.0], np.float32))
+    tnp.histogram(x, 2)
+    counts, _ = tnp.histogram(x, edges)
+    np.testing.assert_array_equal(counts.value, [4.0, 4.0])
+    assert counts.requires_grad
