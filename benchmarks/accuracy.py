@@ -39,6 +39,7 @@ BETWEEN = (
     40,
     300,
 )  # numbers asked beside each of a case's grid, and where JAX seems better: the worst of few is as much luck as a formula's
+OPTIMISED = {"xla_backend_optimization_level": 3}  # as users' programs are compiled, which the tests' are not
 _DIGITS = 100
 _FARTHEST = dict.fromkeys(DOUBLE, 100.0)  # in larger ones, the digits do not suffice for differences of what is nearly constant
 
@@ -166,8 +167,8 @@ def measure(case: Case, dtype: str) -> list[Found]:
 def _measured(case: Case, dtype: str, between: int) -> list[Found]:
     with jax.enable_x64(dtype in DOUBLE):
         numbers = grid(case, dtype, between)
-        own = jax.jit(derivatives(case))(numbers)
-        others = jax.jit(native(case))(numbers)
+        own = jax.jit(derivatives(case), compiler_options=OPTIMISED)(numbers)
+        others = jax.jit(native(case), compiler_options=OPTIMISED)(numbers)
     rows = []
     for order, ours, theirs in zip(ORDERS, own, others, strict=True):
         error, at = worst(case, order, numbers, ours)

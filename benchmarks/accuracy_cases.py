@@ -173,13 +173,6 @@ LIMITS: dict[str, tuple[tuple[float, float], str]] = {
     "nn.sigmoid": ((np.inf, np.inf), "the upper tail, by default: `accurate_logistic` keeps it (9 % of a step)"),
     "scipy.special.expit": ((np.inf, np.inf), "the upper tail, by default: `accurate_logistic` keeps it (9 % of a step)"),
     "numpy.power(1000, x)": ((8.0, 16.0), "in float16, what XLA's value is rounded by"),
-    "numpy.power(0.125, x)": (
-        (55.0, 57.0),
-        (
-            "XLA's value is off itself: of a constant 2^n (8, 1/8, 32, ...), LLVM makes exp2(n x), and rounds n x; an array's is right; "
-            "what is lost, added, takes 1.5 times as long for any base"
-        ),
-    ),
 }
 
 

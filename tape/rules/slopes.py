@@ -275,6 +275,29 @@ def exp2(x: Any) -> Any:
 exp2.defjvps(lambda t, out, x: t * (log(2.0) * out))
 
 
+@jax.custom_jvp
+def power(out: Any, x: Any, y: Any) -> Any:
+    """``x^y`` of a single base, which is out but where that is a power of two: of a constant ``2^n``, LLVM rounds ``n y``.
+
+    The choice is a branch: of a constant base it is made while the program is compiled, and of another one nothing is computed twice.
+    """
+    if x.ndim or jnp.iscomplexobj(x) or x.dtype.itemsize < 4:
+        return out
+    n = lax.round(lax.log(x) / log(2.0), lax.RoundingMethod.TO_NEAREST_EVEN)
+    two = (lax.reduce_precision(x, np.finfo(x.dtype).nexp, 0) == x) & (lax.abs(n) > 2) & (lax.abs(n) < 65)
+
+    def exactly(out: Any, n: Any, y: Any) -> Any:
+        exponent, head = n * y, half(y)
+        rest = (n * head - exponent) + n * (y - head)
+        rounded = lax.pow(lax.full_like(n, 2), exponent)
+        return jnp.where(jnp.isfinite(rest), rounded + rounded * (log(2.0) * rest), out)
+
+    return lax.cond(two, exactly, lambda out, *_: out, out, n, y)
+
+
+power.defjvps(lambda t, power, out, x, y: t, None, None)
+
+
 def polynomial(x: Any, coefficients: Sequence[Any]) -> Any:
     """Sum of coefficients times powers of x, from the zeroth on, by Horner's rule."""
     total = lax.full_like(x, 0)

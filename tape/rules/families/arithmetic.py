@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from tape.rules import parameters, plane
+from tape.rules import parameters, plane, slopes
 from tape.rules.cotangents import cast, wide
 from tape.rules.registry import LINE, Cost, Example, elementwise, register
 
@@ -105,7 +105,7 @@ def _pow(ct: Any, out: Any, x: Any, y: Any, **_: Any) -> tuple[Any, ...]:
         factor = lax.convert_element_type(y, jnp.result_type(x))
         return ct * (factor * lax.pow(x, jnp.where(y == 0, 1, y) - 1))
 
-    return base, lambda: ct * (lax.log(jnp.where(x == 0, 1, x)) * out)
+    return base, lambda: ct * (lax.log(jnp.where(x == 0, 1, x)) * slopes.power(out, x, y))
 
 
 def _share(ct: Any, out: Any, x: Any, y: Any) -> Any:
