@@ -21,6 +21,13 @@ def scalar_close(a: Any, b: Any) -> bool:
     return bool(abs(a - b) < TOL or abs(a - b) / abs(a + b) < RTOL)
 
 
+def _direction(space: Any) -> Any:
+    """Draw a direction whose numbers have a mean square of one: along a short one, nothing would differ by 1e-6."""
+    drawn = space.randn()
+    square = space.inner_prod(drawn, drawn)
+    return space.scalar_mul(drawn, float(space.size / square) ** 0.5) if square else drawn
+
+
 def make_numerical_jvp(f: Callable[[Any], Any], x: Any) -> Callable[[Any], Any]:
     """Return what pushes a tangent forward by a central difference."""
     inputs, outputs = vspace(x), vspace(f(x))
@@ -37,7 +44,7 @@ def check_vjp(f: Callable[[Any], Any], x: Any) -> None:
     """Compare the VJP at ``x`` with a difference along a random direction."""
     vjp, y = make_vjp(f, x)
     inputs, outputs = vspace(x), vspace(y)
-    tangent, cotangent = inputs.randn(), outputs.randn()
+    tangent, cotangent = _direction(inputs), _direction(outputs)
     pulled = inputs.covector(vjp(outputs.covector(cotangent)))
     if vspace(pulled) != inputs:
         msg = f"{_FAILED.format('VJP', get_name(f))}: its VJP gives {vspace(pulled)}, but the argument is in {inputs}"
@@ -50,7 +57,7 @@ def check_vjp(f: Callable[[Any], Any], x: Any) -> None:
 
 def check_jvp(f: Callable[[Any], Any], x: Any) -> None:
     """Compare the JVP at ``x`` with a difference along a random direction."""
-    tangent = vspace(x).randn()
+    tangent = _direction(vspace(x))
     try:
         check_equivalent(make_jvp(f, x)(tangent)[1], make_numerical_jvp(f, x)(tangent))
     except AssertionError as e:
@@ -64,7 +71,7 @@ def check_equivalent(x: Any, y: Any) -> None:
     if space != other:
         msg = f"the two are in other spaces: {space} and {other}"
         raise AssertionError(msg)
-    v = space.randn()
+    v = _direction(space)
     if not scalar_close(space.inner_prod(x, v), space.inner_prod(y, v)):
         msg = f"the two differ: {x} and {y}"
         raise AssertionError(msg)
@@ -90,7 +97,7 @@ def check_grads(f: Callable[[Any], Any], x: Any, modes: Sequence[str] = ("fwd", 
         if order > 1:
             again: Any = (lambda x, v: make_jvp(f, x)(v)[1]) if mode == "fwd" else (lambda x, v: make_vjp(f, x)[0](v))
             again.__name__ = f"{'jvp' if mode == 'fwd' else 'vjp'}_{get_name(f)}"
-            direction = vspace(x if mode == "fwd" else f(x)).randn()
+            direction = _direction(vspace(x if mode == "fwd" else f(x)))
             check_grads(again, (0, 1), modes, order=order - 1)(x, direction)
 
 

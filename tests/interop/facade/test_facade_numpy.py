@@ -26,11 +26,6 @@ P = onp.array([0.4, 1.2, 2.5])
 DERIVED = "enable_eigvec_derivs" in signature(jax.lax.linalg.eig).parameters  # so do second derivatives of eigenvalues
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    onp.random.seed(0)  # noqa: NPY002 - what check_grads draws from
-
-
 def test_on_plain_values_they_are_numpys():
     assert type(np.sin([1.0, 2.0])) is onp.ndarray
     assert type(np.sum([1, 2])) is onp.int64

@@ -161,9 +161,11 @@ def test_a_missing_rule_is_refused_and_a_jvp_alone_serves_forward_mode():
         grad(unknown)(1.0)
 
 
-def test_a_wrong_rule_is_found():
+@pytest.mark.parametrize("seed", [9, 252, 346])  # of which NumPy draws small numbers
+def test_a_wrong_rule_is_found(seed):
     wrong = primitive(lambda x: x * 2.0)
     defvjp(wrong, lambda ans, x: lambda g: g * 2.001)
+    numpy.random.seed(seed)  # noqa: NPY002 - what check_grads draws from
     with pytest.raises(AssertionError, match="its VJP gives"):
         check_grads(wrong, modes=["rev"])(1.0)
 
