@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from decimal import Decimal, localcontext
-from math import comb, fsum, log, pi
+from math import comb, log, pi
 from typing import Any
 
 import jax
@@ -77,7 +77,11 @@ def _shifted(y: Any, rest: Any) -> list[tuple[Any, Any]]:
 
 
 _SQUARES = (0.6449340668482264, 3.040672350398476e-17)  # the sum of the squares of 1/2, 1/3, ..., in two parts
-_POWERS = [0.08232323371113819, *[fsum(k ** (-2.0 * n) for k in range(2, 3000)) for n in range(3, 16)]]  # the same of their powers
+_POWERS = (  # the same of their 2nd, 3rd, ... powers
+    *(0.08232323371113819, 0.01734306198444914, 0.00407735619794434, 0.0009945751278180853, 0.0002460865533080483, 6.124813505870483e-05),
+    *(1.528225940865187e-05, 3.81729326499984e-06, 9.539620338727962e-07, 2.38450502727733e-07, 5.960818905125948e-08),
+    *(1.4901554828365043e-08, 3.725334024788457e-09, 9.313274324196682e-10),
+)
 
 
 def _cotangent(x: Any) -> list[tuple[Any, Any]]:
