@@ -119,11 +119,15 @@ def made_of_looked_at(number: object) -> bool:
     return scope.caller is not NOBODY and scope.mode == RECORD and bool(scope.caller.bring(number))
 
 
-def made(leaf: Handle) -> None:
-    """Have a leaf, the forward of a ``tape.Function`` and whoever traces what is running know that the leaf was made in it."""
+def made(leaf: Handle, *, inside: bool = True) -> None:
+    """Have a leaf, the forward of a ``tape.Function`` and whoever traces what is running know that the leaf was made in it.
+
+    ``inside`` says whether the Variable was, too: one from outside may have become a leaf.
+    """
     if jaxapi.in_trace():
         met()
-        extra_of(leaf).inside = True
+        if inside:
+            extra_of(leaf).inside = True
     scope = LOCAL.scope
     scope.forward.make(leaf._cell)
     if scope.trace is not NOBODY and isinstance(leaf._cell[0], jaxapi.Tracer):
@@ -187,7 +191,7 @@ def met() -> None:
 
 
 def made_inside(variable: Handle) -> bool:
-    """Tell whether a Variable without a tracer was made inside of the JAX transformation that is running."""
+    """Tell whether a Variable without a tracer was made inside of the JAX transformation that is running; one made a leaf may not say."""
     if variable._extra is not None and variable._extra.inside:
         return True
     segment, before = variable._segment, _MET.get(jaxapi.current_trace())

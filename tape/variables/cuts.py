@@ -17,7 +17,7 @@ from tape.graph import boundary
 from tape.graph.kinds import Place, kind_of, leaf_kind
 from tape.graph.lines import user_line
 from tape.graph.scope import LOCAL
-from tape.graph.segment import Handle, Segment, WayBack, end_of, node_of
+from tape.graph.segment import Handle, Segment, WayBack, end_of, extra_of, node_of
 from tape.mirrored.detachment import detach
 from tape.programs import traced
 from tape.programs.program import look, run_pending
@@ -28,35 +28,26 @@ from tape.sweeps.plan import behind
 from tape.sweeps.seeds import describe
 
 
-def unchain(variable: Handle) -> None:
-    """Make a leaf of ``variable``: sweeps that come to it, by whatever was computed from it, end there."""
-    if not variable._place.kind.requires_grad:
-        if variable._place.kind.unrecorded:  # that it has no past is what the user says here
-            LOCAL.scope.trace.write(variable)
-            cut = detach(variable)
-            variable._segment, variable._cell, variable._place = cut._segment, cut._cell, cut._place
-        return
-    if variable._segment is None:
-        return
-    _refuse_captured("unchain", variable)
-    _settle(variable._segment)
-    LOCAL.scope.trace.write(variable)
-    _make_leaf(variable, variable._segment)
+def unchain(variable: Handle, *, backward: bool = False) -> None:
+    """Make a leaf of ``variable``: sweeps that come to it, by whatever was computed from it, end there.
 
-
-def unchain_backward(variable: Handle) -> None:
-    """Cut ``variable`` from its past as :func:`unchain` does, and all results of all entries that led to it from theirs."""
-    if variable._segment is None or not variable._place.kind.requires_grad:
-        unchain(variable)
-        return
-    _refuse_captured("unchain_backward", variable)
-    _settle(variable._segment)
-    LOCAL.scope.trace.write(variable)
-    origin, slot = variable._segment, variable._place.slot
-    before = _past(origin, slot)
-    for segment, cut in before[::-1]:
-        _sever(segment, cut - {slot} if segment is origin else cut)
-    _make_leaf(variable, origin)
+    Those that come to any result that led to it do so, too, if ``backward``.
+    """
+    inside = jaxapi.in_trace() and boundary.made_inside(variable)
+    origin, place = variable._segment, variable._place
+    if origin is not None and place.kind.requires_grad:
+        _refuse_captured("unchain_backward" if backward else "unchain", variable)
+        _settle(origin)
+        LOCAL.scope.trace.write(variable)
+        for segment, cut in _past(origin, place.slot)[::-1] if backward else ():
+            _sever(segment, cut - {place.slot} if segment is origin else cut)
+        _make_leaf(variable, origin)
+    elif place.kind.unrecorded and not place.kind.requires_grad:  # that it has no past is what the user says here
+        LOCAL.scope.trace.write(variable)
+        cut_off = detach(variable)
+        variable._segment, variable._cell, variable._place = cut_off._segment, cut_off._cell, cut_off._place
+    if inside:
+        extra_of(variable).inside = True
 
 
 def retain_cut(variable: Handle, segment: Segment) -> bool:
@@ -127,7 +118,7 @@ def _make_leaf(variable: Handle, segment: Segment) -> None:
         if isinstance(value, jaxapi.Tracer):  # which a JAX transformation would differentiate on
             value = jax.lax.stop_gradient(value)
         hold(variable, value, requires_grad=True)
-        boundary.made(variable)
+        boundary.made(variable, inside=False)
     _release(segment)
 
 

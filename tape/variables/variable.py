@@ -246,11 +246,12 @@ class Variable(Placed):
             msg = f"requires_grad_(False): only a leaf's flag can be cleared ({describe(self)} was produced by an op); use detach()"
             raise TapeValueError(msg)
         LOCAL.scope.trace.write(self)
-        if jaxapi.in_trace() and boundary.made_inside(self):  # as a leaf it no longer says where it was recorded
-            extra_of(self).inside = True
+        inside = jaxapi.in_trace() and boundary.made_inside(self)
         if not (requires_grad and made_leaf(self)):
             cuts.hold(self, look(self), requires_grad=requires_grad)
-            boundary.made(self)
+            boundary.made(self, inside=False)
+        if inside:
+            extra_of(self).inside = True
         return self
 
     def retain_grad(self) -> None:
@@ -311,7 +312,7 @@ class Variable(Placed):
             4.0
 
         """
-        cuts.unchain_backward(self)
+        cuts.unchain(self, backward=True)
 
     def register_hook(self, hook: Callable[[Variable], Any]) -> RemovableHandle:
         """Call ``hook(gradient)`` with this Variable's total gradient in every sweep; it may return a replacement.

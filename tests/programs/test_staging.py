@@ -248,6 +248,42 @@ def test_gradients_do_not_leak_into_outer_variables():
     assert outer.grad is None
 
 
+def _unchained(v):
+    v.unchain()
+    return v
+
+
+def _cut_backward(v):
+    v.unchain_backward()
+    return v
+
+
+LEAVES = {  # how a leaf is made of what is given, and of what
+    "unchain": (lambda w: w * 2, _unchained),
+    "unchain_backward": (lambda w: w * 2, _cut_backward),
+    "requires_grad_": (lambda w: (w * 2).detach(), lambda v: v.requires_grad_()),
+}
+
+
+@pytest.mark.parametrize("looked", [False, True], ids=["pending", "looked at"])
+@pytest.mark.parametrize("way", LEAVES)
+def test_what_becomes_a_leaf_in_a_transformation_is_as_much_from_outside_as_before(way, looked):
+    made, leaf = LEAVES[way]
+
+    def swept(v, a):
+        if looked:
+            v.numpy()
+        z = leaf(v)
+        (z * z * tape.constant(a)).sum().backward()
+        return z.grad.value
+
+    outer = made(tape.Variable(X))
+    with pytest.raises(LeakedTracerError, match=r"backward.*outside"):
+        jax.jit(lambda a: swept(outer, a))(X)
+    assert outer.grad is None
+    close(jax.jit(lambda a: swept(made(tape.Variable(X)), a))(X), 4 * X * X)
+
+
 def test_a_leaked_variable_says_so():
     leaked = []
     jax.jit(lambda x: leaked.append(tnp.sin(tape.constant(x))))(X)
