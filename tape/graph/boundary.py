@@ -119,15 +119,12 @@ def made_of_looked_at(number: object) -> bool:
     return scope.caller is not NOBODY and scope.mode == RECORD and bool(scope.caller.bring(number))
 
 
-def made(leaf: Handle, *, inside: bool = True) -> None:
-    """Have a leaf, the forward of a ``tape.Function`` and whoever traces what is running know that the leaf was made in it.
-
-    ``inside`` says whether the Variable was, too: one from outside may have become a leaf.
-    """
+def made(leaf: Handle) -> None:
+    """Have a leaf, the forward of a ``tape.Function`` and whoever traces what is running know that the leaf was made in it."""
     if jaxapi.in_trace():
         met()
-        if inside:
-            extra_of(leaf).inside = True
+        extra = extra_of(leaf)
+        extra.inside = extra.inside is not False
     scope = LOCAL.scope
     scope.forward.make(leaf._cell)
     if scope.trace is not NOBODY and isinstance(leaf._cell[0], jaxapi.Tracer):
@@ -190,10 +187,16 @@ def met() -> None:
         _MET[trace] = (LOCAL.segment, 0 if segment is None else segment.state.n_slots, next(Segment.serials))
 
 
+def note_origin(variable: Handle) -> None:
+    """Have a Variable that is about to become a leaf, or another result, know whether it was made inside of the running transformation."""
+    if jaxapi.in_trace():
+        extra_of(variable).inside = made_inside(variable)
+
+
 def made_inside(variable: Handle) -> bool:
-    """Tell whether a Variable without a tracer was made inside of the JAX transformation that is running; one made a leaf may not say."""
-    if variable._extra is not None and variable._extra.inside:
-        return True
+    """Tell whether a Variable without a tracer was made inside of the JAX transformation that is running."""
+    if variable._extra is not None and variable._extra.inside is not None:
+        return variable._extra.inside
     segment, before = variable._segment, _MET.get(jaxapi.current_trace())
     if segment is None or before is None:
         return False
@@ -201,12 +204,15 @@ def made_inside(variable: Handle) -> bool:
     return variable._place.slot >= slots if pending() is segment else segment.serial > serial
 
 
+def may_take(variable: Handle, value: object) -> bool:
+    """Tell whether a Variable may hold a value: one of a JAX transformation only if it was made inside."""
+    traced = is_traced(value) if isinstance(value, Handle) else isinstance(value, jaxapi.Tracer)
+    return not traced or is_traced(variable) or made_inside(variable)
+
+
 def check_no_leak(function: str, variable: Handle, value: object) -> None:
     """Refuse to store a tracer (or what will be one) in a Variable from outside the running JAX transformation."""
-    if LOCAL.scope.trace.write(variable):
-        return
-    traced = is_traced(value) if isinstance(value, Handle) else isinstance(value, jaxapi.Tracer)
-    if not traced or is_traced(variable) or made_inside(variable):
+    if LOCAL.scope.trace.write(variable) or may_take(variable, value):
         return
     aval = variable._place.kind.aval
     msg = (

@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from tape import jaxapi
 from tape.errors import TapeValueError
 from tape.graph import boundary
 from tape.graph.kinds import Place, kind_of, leaf_kind
@@ -85,8 +84,6 @@ def _leaf(made: type, value: jax.Array, place: Place, name: str | None) -> Any:
     boundary.made(leaf)
     if name is not None:
         extra_of(leaf).name = name
-    if jaxapi.in_trace():
-        extra_of(leaf).inside = True
     return leaf
 
 

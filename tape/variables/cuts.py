@@ -17,7 +17,7 @@ from tape.graph import boundary
 from tape.graph.kinds import Place, kind_of, leaf_kind
 from tape.graph.lines import user_line
 from tape.graph.scope import LOCAL
-from tape.graph.segment import Handle, Segment, WayBack, end_of, extra_of, node_of
+from tape.graph.segment import Handle, Segment, WayBack, end_of, node_of
 from tape.mirrored.detachment import detach
 from tape.programs import traced
 from tape.programs.program import look, run_pending
@@ -33,7 +33,7 @@ def unchain(variable: Handle, *, backward: bool = False) -> None:
 
     Those that come to any result that led to it do so, too, if ``backward``.
     """
-    inside = jaxapi.in_trace() and boundary.made_inside(variable)
+    boundary.note_origin(variable)
     origin, place = variable._segment, variable._place
     if origin is not None and place.kind.requires_grad:
         _refuse_captured("unchain_backward" if backward else "unchain", variable)
@@ -46,8 +46,6 @@ def unchain(variable: Handle, *, backward: bool = False) -> None:
         LOCAL.scope.trace.write(variable)
         cut_off = detach(variable)
         variable._segment, variable._cell, variable._place = cut_off._segment, cut_off._cell, cut_off._place
-    if inside:
-        extra_of(variable).inside = True
 
 
 def retain_cut(variable: Handle, segment: Segment) -> bool:
@@ -118,7 +116,7 @@ def _make_leaf(variable: Handle, segment: Segment) -> None:
         if isinstance(value, jaxapi.Tracer):  # which a JAX transformation would differentiate on
             value = jax.lax.stop_gradient(value)
         hold(variable, value, requires_grad=True)
-        boundary.made(variable, inside=False)
+        boundary.made(variable)
     _release(segment)
 
 

@@ -70,7 +70,7 @@ def augmented(symbol: str, operator: Callable[[Any, Any], Any]) -> Callable[[Any
         if LOCAL.scope.mode != CONSTANT or result is NotImplemented:
             return result
         result = _fitting(x, write, result)
-        if not x._place.kind.requires_grad and boundary.is_traced(result) and not (boundary.is_traced(x) or LOCAL.scope.trace.write(x)):
+        if not x._place.kind.requires_grad and not (boundary.may_take(x, result) or LOCAL.scope.trace.write(x)):
             return result  # a constant from outside of a JAX transformation is none of its results
         store(write, x, result)
         return x
@@ -214,15 +214,16 @@ def _rebind(v: Handle, result: Handle) -> None:
         retained = v._segment.retained.get(v._place.slot)
         if retained:
             retained[:] = [ref for ref in retained if ref() is not v]
-    name = None if v._extra is None else v._extra.name
+    boundary.note_origin(v)
+    old = v._extra
     remains = not (v._place.kind.requires_grad or result._place.kind.requires_grad)
     v._segment, v._place, v._cell = result._segment, result._place, result._cell
     if remains:
         return
     v._extra = None
-    if name is not None:
+    if old is not None and (old.name is not None or old.inside is not None):
         v._extra = Extra()
-        v._extra.name = name
+        v._extra.name, v._extra.inside = old.name, old.inside
 
 
 class At(Generic[V]):

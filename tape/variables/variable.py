@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import jax
 
-from tape import jaxapi, layout
+from tape import layout
 from tape.errors import (
     GradientDtypeError,
     GradientShapeError,
@@ -153,7 +153,9 @@ class Variable(Placed):
 
     @value.setter
     def value(self, value: object) -> None:
-        cuts.hold(self, self._assignable(value), requires_grad=self._place.kind.requires_grad)
+        array = self._assignable(value)
+        boundary.note_origin(self)
+        cuts.hold(self, array, requires_grad=self._place.kind.requires_grad)
 
     def _assignable(self, value: object) -> jax.Array:
         """Return what may be assigned to ``value``, as an array."""
@@ -246,12 +248,10 @@ class Variable(Placed):
             msg = f"requires_grad_(False): only a leaf's flag can be cleared ({describe(self)} was produced by an op); use detach()"
             raise TapeValueError(msg)
         LOCAL.scope.trace.write(self)
-        inside = jaxapi.in_trace() and boundary.made_inside(self)
+        boundary.note_origin(self)
         if not (requires_grad and made_leaf(self)):
             cuts.hold(self, look(self), requires_grad=requires_grad)
-            boundary.made(self, inside=False)
-        if inside:
-            extra_of(self).inside = True
+            boundary.made(self)
         return self
 
     def retain_grad(self) -> None:

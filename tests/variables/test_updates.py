@@ -334,6 +334,48 @@ def test_a_buffer_that_a_transformed_function_makes_takes_its_values(made, trans
         close(held, [1.0, 1.0, 1.0])
 
 
+TRANSFORMED = [lambda f: f, jax.jit, lambda f: jax.jit(interop.lower(f)), lambda f: lambda a: jax.vmap(f)(jnp.full(1, a))[0], tape.jit]
+
+
+@pytest.mark.parametrize("transformed", TRANSFORMED)
+def test_what_a_transformed_function_makes_changes_for_all_who_hold_it(transformed):
+    def fun(a):
+        buffer = tape.numpy.ones(3)
+        held = buffer
+        with tape.no_grad():
+            buffer += a
+        return held.sum()
+
+    close(transformed(fun)(2.0), 9.0)
+
+
+@pytest.mark.parametrize("transformed", [jax.jit, lambda f: lambda a: jax.vmap(f)(jnp.full(1, a))])
+@pytest.mark.parametrize("recording", [tape.no_grad, tape.enable_grad])
+def test_a_constant_from_outside_stays_one_whatever_is_written_into_it(recording, transformed):
+    constant = tape.constant(np.zeros(3, np.float32))
+
+    def fun(a):
+        with recording():
+            x = tape.constant(a)
+            constant[0] = constant[1] + 1
+            constant.value = jnp.full(3, a)
+        return x
+
+    with pytest.raises(LeakedTracerError, match="exists only"):
+        transformed(fun)(2.0)
+    close(constant, [1.0, 0.0, 0.0])
+
+
+def test_a_result_made_inside_takes_values_after_another_was_assigned():
+    def fun(a):
+        x = tape.numpy.arange(3.0) * 2
+        x.value = np.ones(3, np.float32)
+        x.value = jnp.full(3, a)
+        return x.sum()
+
+    close(jax.jit(fun)(2.0), 6.0)
+
+
 def test_a_parameter_that_a_transformed_function_makes_of_results_gets_gradients():
     def fun(a):
         z = (tape.numpy.ones(3) * 2).requires_grad_()
