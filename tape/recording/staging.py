@@ -21,7 +21,7 @@ from tape.graph.kinds import MadePlace, is_scalar
 from tape.graph.lines import user_line
 from tape.graph.meters import METERS, measured
 from tape.graph.scope import LOCAL
-from tape.graph.segment import Handle, Run, Segment, SegmentClosedError, made_at
+from tape.graph.segment import Handle, Run, Segment, SegmentClosedError, extra_of, made_at
 from tape.graph.trie import CONSTANT
 from tape.graph.watcher import NOBODY
 from tape.graph.wengert import needed
@@ -60,6 +60,7 @@ def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
             except Exception as error:
                 raise failed_entry(child, error) from error
     variables = []
+    inside = jaxapi.in_trace()
     saved: dict[int, Cell] = {}
     differentiable = any(p.kind.requires_grad for p in child.places)
     for place, value in zip(child.places, results, strict=True):
@@ -72,6 +73,8 @@ def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
             line = made_at(place, segment) if place.made.__class__ is int else user_line()
             place = MadePlace(place.slot, place.kind, line)  # noqa: PLW2901
         variables.append(handle(segment if place.kind.requires_grad else None, place, cell))
+        if inside:  # the number of this segment does not say so
+            extra_of(variables[-1]).inside = True
     segment.ran(Run(saved))
     if not differentiable:
         forget(segment)

@@ -26,6 +26,8 @@ def shallow_copy(variable: Any) -> Any:
     copied = _made(type(variable), variable._segment, variable._place, cell)
     if hasattr(variable, "__dict__"):
         vars(copied).update(vars(variable))
+    if variable._segment is None:
+        boundary.made(copied)
     return copied
 
 

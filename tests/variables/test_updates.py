@@ -1,5 +1,6 @@
 """Updates: ``w -= y`` and ``w[i] = y`` under ``no_grad`` change a leaf for all who hold it, and are refused elsewhere."""
 
+import copy
 import operator
 import threading
 
@@ -17,6 +18,7 @@ from tests.agreement import close
 
 X = np.array([7.0, 2.0], np.float32)
 Y = np.array([2.0, 3.0], np.float32)
+ONES = tape.constant(np.ones(3, np.float32))
 
 
 def leaf(value=X, **options):
@@ -295,6 +297,10 @@ def test_no_value_of_a_transformation_is_stored(transformation, kind):
         lambda: tape.constant(np.ones(3, np.float32)),
         lambda: tape.Variable(np.ones(3, np.float32)).detach(),
         lambda: tape.stop_gradient(tape.constant(np.ones(3, np.float32))),
+        lambda: copy.copy(ONES),
+        lambda: tape.eager()(lambda: ONES * 2.0)(),
+        lambda: tape.eager()(tape.numpy.ones)(3),
+        interop.lift(lambda: jnp.ones(3)),
     ],
 )
 @pytest.mark.parametrize(
