@@ -6,12 +6,14 @@ Every mode is a context manager and a decorator, thread-local, re-entrant, and r
 
 from __future__ import annotations
 
+import dis
 import functools
 import inspect
+import sys
 import threading
 import types
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, ClassVar, Self, TypeVar
 
 from tape.errors import TapeRuntimeError, TapeTypeError, check_flag
@@ -233,6 +235,16 @@ def _around_async_generator(mode: Mode, function: Callable[..., Any]) -> Callabl
     return wrapped
 
 
+def _is_dropped(frame: FrameType) -> bool:
+    """Tell whether the result of the call that a frame is at goes nowhere, as that of a statement does."""
+    code, at = frame.f_code.co_code, frame.f_lasti
+    between = {"CACHE", "CALL"} if dis.opname[code[at]] == "PRECALL" else {"CACHE"}  # Python 3.11 prepares some calls
+    at += 2
+    while dis.opname[code[at]] in between:
+        at += 2
+    return dis.opname[code[at]] == "POP_TOP"
+
+
 class set_grad_enabled(Mode):  # noqa: N801 - a context manager, named as in PyTorch
     """Record differentiable entries (True) or constants (False), inside a ``with`` statement or a decorated function.
 
@@ -241,7 +253,7 @@ class set_grad_enabled(Mode):  # noqa: N801 - a context manager, named as in PyT
 
     Raises:
         TapeTypeError: ``enabled`` is neither, or a class is decorated.
-        TapeRuntimeError: it is left in a thread that did not enter it.
+        TapeRuntimeError: it is left in a thread that did not enter it, or stands there as a statement, which would change nothing.
 
     Example:
         >>> import tape
@@ -257,6 +269,13 @@ class set_grad_enabled(Mode):  # noqa: N801 - a context manager, named as in PyT
 
     def __init__(self, enabled: bool) -> None:
         check_flag("set_grad_enabled", "enabled", enabled)
+        if _is_dropped(sys._getframe(1)):
+            write = f"tape.set_grad_enabled({enabled})"
+            msg = (
+                f"set_grad_enabled: {write} as a statement of its own changes nothing, since a mode holds where it is entered; write "
+                f"`with {write}:` around what is to run in it, or @{write} above a function"
+            )
+            raise TapeRuntimeError(msg)
         self._mode = RECORD if enabled else CONSTANT
 
     def _enter(self) -> None:

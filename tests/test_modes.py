@@ -1,6 +1,7 @@
 """Modes around everything that Python can call or suspend, in every order of entering and leaving, in threads and in traces."""
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import threading
@@ -336,6 +337,30 @@ def test_objects_that_are_called():
 def test_refusals(decorate, words):
     with pytest.raises(TapeTypeError, match=words):
         decorate()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["tape.set_grad_enabled(False)", "tape.set_grad_enabled(enabled=flag)", "tape.set_grad_enabled(*[flag]); flag = None"],
+)
+@pytest.mark.parametrize("setting", ["{}", "def f(flag):\n    {}\nf(flag)", "for _ in range(50): {}"])
+def test_a_mode_that_stands_alone_as_in_pytorch_is_refused(statement, setting):
+    with pytest.raises(TapeRuntimeError, match=r"write `with tape.set_grad_enabled\(False\):`"):
+        exec(setting.format(statement), {"tape": tape, "flag": False})  # noqa: S102 - a statement is what is tested
+
+
+def test_a_mode_whose_value_goes_somewhere_is_taken():
+    for _ in range(50):  # as often as Python needs to specialize its instructions
+        mode = tape.set_grad_enabled(False)
+        modes = [mode, tape.set_grad_enabled(enabled=True), functools.partial(tape.set_grad_enabled, False)()]
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(tape.set_grad_enabled(False))
+            assert not recording()
+            stack.enter_context(modes[1])
+            assert recording()
+        with tape.set_grad_enabled(False), modes[2]:
+            assert not recording()
+        modes.append(tape.set_grad_enabled(True))
 
 
 def test_one_object_many_times():
