@@ -11,7 +11,7 @@ import functools
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -49,11 +49,14 @@ __all__ = [
     "check_flag",
     "check_mapping",
     "saying",
+    "taking",
     "unknown_keyword",
     "warn",
     "wrap",
 ]
 
+
+F = TypeVar("F", bound="Callable[..., Any]")
 
 PAGES: str | None = "python -m tape error {}"
 """Where the page of an error class is, with ``{}`` for its name: the command that shows it, which needs no network. The address of a
@@ -257,8 +260,19 @@ _KEYWORDS = {
     "requires_grad": "tape.Variable(...) around the result, which requires grad",
     "set_to_none": "zero_grad() without it, which always sets gradients to None",
     "inplace": "the result: values do not change in place",
+    "gradient": "the seed as the first argument, without a name",
+    "tensors": "outputs=",
+    "grad_tensors": "grad_outputs=",
+    "retain_variables": "retain_graph=",
+    "allow_unused": 'unconnected="none"',
+    "materialize_grads": 'unconnected="zero"',
+    "only_inputs": "the call without it: no other .grad is touched",
+    "is_grads_batched": "tape.vmap(lambda seed: tape.gradients(outputs, inputs, seed, retain_graph=True))(seeds)",
+    "in_dims": "in_axes=",
+    "out_dims": "out_axes=",
 }
 _UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
+_TOO_MANY = re.compile(r"positional arguments? but \d+ (was|were) given")
 
 
 def unknown_keyword(what: str, keyword: str, *_: str) -> TapeTypeError:
@@ -299,6 +313,26 @@ def saying(fun: Callable[..., Any], name: str) -> Callable[..., Any]:
             raise (wrap(e, name) or e) from e
 
     return _said
+
+
+def taking(name: str) -> Callable[[F], F]:
+    """Decorate a function to raise an error of this library where it is called by arguments that it does not take."""
+
+    def decorate(fun: F) -> F:
+        @functools.wraps(fun)
+        def taken(*args: object, **kwargs: object) -> object:
+            try:
+                return fun(*args, **kwargs)
+            except TypeError as e:
+                if e.__traceback__ is None or e.__traceback__.tb_next is not None:  # raised in it
+                    raise
+                repair = "; give the options by their names" if _TOO_MANY.search(str(e)) else ""
+                msg = f"{wrap(e, name)}{repair}"
+                raise TapeTypeError(msg) from e
+
+        return taken  # type: ignore[return-value]
+
+    return decorate
 
 
 _NAMED = 8  # operands that a message names

@@ -265,6 +265,26 @@ ROWS = {
         ("m[[[0, 1], [1]]]", "one array for each axis", "v = m[np.array([0, 1]), np.array([1, 1])]", "same(v, M[[0, 1], [1, 1]])"),
         ("jax.jit(lambda v: v[v > 0])(c)", "index outside", "v = c[c > 0]", "same(v, [1, 0.5])"),
         ("x.zero_grad(set_to_none=True)", "use zero_grad() without it", "x.grad = A; x.zero_grad()", "x.grad is None"),
+        ("h.backward(gradient=c)", "use the seed as the first argument", "h.backward(c)", "same(x.grad, 2 * A * A)"),
+        ("h.backward(c, True)", "give the options by their names", "h.backward(c, retain_graph=True)", "same(x.grad, 2 * A * A)"),
+        (
+            "tape.gradients(h, x, jnp.eye(3), is_grads_batched=True)",
+            "use tape.vmap(lambda seed: tape.gradients(outputs, inputs, seed, retain_graph=True))(seeds)",
+            "seeds = jnp.eye(3); outputs, inputs = h, x; v = tape.vmap(lambda seed: tape.gradients(outputs, inputs, seed, retain_graph=True))(seeds)",
+            "same(v, np.diag(2 * A))",
+        ),
+        (
+            "tape.set_grad_enabled(False); h + 1",
+            "write `with tape.set_grad_enabled(False):`",
+            "with tape.set_grad_enabled(False): v = h + 1",
+            "not v.requires_grad",
+        ),
+        (
+            "tape.set_grad_enabled(False); h + 1",
+            "@tape.set_grad_enabled(False) above",
+            "@tape.set_grad_enabled(False)\ndef doubled(x): return x * 2",
+            "not doubled(x).requires_grad",
+        ),
         ("m.mean(dim=0)", "use axis=", "y = m.mean(axis=0)", "grad_is(y.sum(), m, 0.5 * np.ones((2, 2)))"),
         (
             "x.cuda",

@@ -13,6 +13,7 @@ _NAMESPACES = ("numpy", "nn", "numpy.linalg", "lax", "scipy.special", "random") 
 _SPELLINGS = {  # names of PyTorch, Chainer and TensorFlow, where JAX's differs
     "array": "value",
     "assign": "value = ...",
+    "bfloat16": "astype('bfloat16')",
     "cleargrad": "zero_grad()",
     "clone": "copy()",
     "contiguous": "copy()",
@@ -28,6 +29,7 @@ _SPELLINGS = {  # names of PyTorch, Chainer and TensorFlow, where JAX's differs
     "grad_fn": "op",
     "grad_var": "grad",
     "half": "astype('float16')",
+    "index_add": "at[index].add(value)",
     "int": "astype('int32')",
     "is_floating_point": "dtype",
     "long": "astype('int64')",
@@ -55,6 +57,7 @@ _FUNCTIONS = {
     "unbind": "numpy.unstack(variable)",
     "unsqueeze": "numpy.expand_dims(variable, axis)",
 }
+_IN_PLACE = {"add", "addcdiv", "addcmul", "clamp", "div", "fill", "index_add", "lerp", "mul", "relu", "scatter_add", "sub", "zero"}
 _RENAMED = {  # functions of PyTorch, and of NumPy where JAX dropped or renamed them
     "alltrue": "numpy.all",
     "asfarray": "numpy.asarray",
@@ -78,6 +81,7 @@ _MODULES = "interop.nnx.Module(module), interop.equinox.Module(module) or intero
 _NAMED = {  # by namespace: what other libraries call it there
     "tape": {
         "GradientTape": "tape.gradients(outputs, inputs)",
+        "Parameter": "tape.Variable(value)",
         "Tensor": "tape.Variable(value)",
         "as_variable": "tape.constant(value)",
         "autograd": "tape.gradients(outputs, inputs)",
@@ -86,6 +90,7 @@ _NAMED = {  # by namespace: what other libraries call it there
         "custom_jvp": "tape.Function",
         "custom_vjp": "tape.Function",
         "elementwise_grad": "tape.grad(lambda x: function(x).sum())",
+        "gradcheck": "tape.testing.check_gradients(function, *inputs)",
         "inference_mode": "tape.no_grad()",
         "load": "interop.load(path)",
         "make_jvp": "tape.jvp(function, primals, tangents)",
@@ -95,6 +100,7 @@ _NAMED = {  # by namespace: what other libraries call it there
         "optim": "interop.optax.Optimizer(parameters, transformation)",
         "optimizers": "interop.optax.Optimizer(parameters, transformation)",
         "save": "interop.save(path, state)",
+        "set_detect_anomaly": "tape.detect_anomaly() in a with statement",
         "tensor": "tape.Variable(value)",
     },
     "tape.nn": {"Linear": _MODULES, "Module": _MODULES, "Parameter": "tape.Variable(value)", "Sequential": _MODULES},
@@ -128,7 +134,8 @@ def _repair(name: str) -> str | None:
         return f"variable.{_SPELLINGS[name]}"
     if name in _FUNCTIONS:
         return f"tape.{_FUNCTIONS[name]}"
-    if name.endswith("_") and (name[:-1] in dir(jnp) or name[:-1] in {"add", "clamp", "div", "fill", "mul", "sub", "zero"}):
+    stem = name.removesuffix("_")
+    if stem != name and (stem in dir(jnp) or stem in _FUNCTIONS or stem in _IN_PLACE):
         return "an augmented assignment (variable += ... under tape.no_grad() for a leaf that requires grad), or variable.value = ..."
     function = _elsewhere(name)
     return None if function is None else f"tape.{function}(variable)"

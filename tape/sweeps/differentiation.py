@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from tape import layout
 from tape.configuration import sixty_four_bits
-from tape.errors import TapeValueError, UnconnectedError, check_flag
+from tape.errors import TapeValueError, UnconnectedError, check_flag, taking
 from tape.graph import boundary
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, Segment, V
@@ -44,6 +44,7 @@ T = TypeVar("T")
 
 
 @record.repeating(1)
+@taking("backward")
 def backward(
     outputs: object,
     grad_outputs: object = None,
@@ -233,6 +234,7 @@ def gradients(
 @overload
 def gradients(outputs: object, inputs: Any, grad_outputs: object = ..., *, unconnected: str = ..., **options: Unpack[Sweeping]) -> Any: ...
 @record.repeating(2)
+@taking("gradients")
 def gradients(
     outputs: object,
     inputs: Any,

@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 import jax
 
 from tape.callables.higher_order import invoke
-from tape.errors import saying
+from tape.errors import saying, taking
 from tape.graph.trees import leaves_of, mapped, variables_in
 from tape.programs.program import look
 from tape.transforms.inputs import check_callable
@@ -18,6 +18,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+@taking("vmap")
 def vmap(
     fun: Callable[P, R],
     in_axes: int | Sequence[Any] | None = 0,

@@ -21,6 +21,7 @@ from tape.errors import (
     TapeValueError,
     check_callable,
     check_flag,
+    taking,
     unknown_keyword,
 )
 from tape.graph import boundary
@@ -222,6 +223,7 @@ class Variable(Placed):
         self.grad = None
 
     @record.repeating(1)
+    @taking("backward")
     def backward(
         self,
         grad: object = None,

@@ -129,6 +129,15 @@ SPELLED = {
     "unique": (lambda: tnp.unique(V, dim=0), "use axis="),
     "zeros": (lambda: tnp.zeros(3, requires_grad=True), "tape.Variable(...)"),
     "zero_grad": (lambda: V.zero_grad(set_to_none=True), "use zero_grad()"),
+    "gradient": (lambda: V.backward(gradient=V), "backward: there is no argument gradient=; use the seed as the first argument"),
+    "retain_graph by its place": (lambda: V.backward(V, True), "give the options by their names"),
+    "grad_tensors": (lambda: tape.backward([V], grad_tensors=[V]), "backward: there is no argument grad_tensors=; use grad_outputs="),
+    "allow_unused": (
+        lambda: tape.gradients(V, V, allow_unused=True),
+        'gradients: there is no argument allow_unused=; use unconnected="none"',
+    ),
+    "is_grads_batched": (lambda: tape.gradients(V, V, is_grads_batched=True), "use tape.vmap(lambda seed: tape.gradients("),
+    "in_dims": (lambda: tape.vmap(abs, in_dims=0), "vmap: there is no argument in_dims=; use in_axes="),
     "view": (lambda: V.view(3, 2), "use x.reshape(3, 2)"),
     "view of one": (lambda: V.view(-1), "use x.reshape(-1)"),
     "view of a tuple": (lambda: V.view((3, 2)), "use x.reshape((3, 2))"),
@@ -142,6 +151,14 @@ def test_spellings_of_pytorch_are_answered_by_ours(spelled):
         call()
     assert isinstance(caught.value, TypeError)
     assert words in str(caught.value)
+
+
+def test_an_error_that_a_function_of_the_users_raises_in_a_sweep_is_none_of_ours():
+    y = V * 1
+    y.register_hook(lambda: None)
+    with pytest.raises(TypeError, match="positional") as caught:
+        y.sum().backward()
+    assert not isinstance(caught.value, TapeError)
 
 
 @pytest.mark.parametrize(
