@@ -787,7 +787,7 @@ ROWS = {
         ),
         (
             "made(backward=lambda ctx, g: (g, g)).apply(x).sum().backward()",
-            "return one per argument",
+            "return one for each of these",
             "y = made(backward=lambda ctx, g: 2 * g).apply(x)",
             "grad_is(y.sum(), x, [2, 2, 2])",
         ),

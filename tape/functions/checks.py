@@ -67,6 +67,8 @@ def check_call(function: Definition, error: TypeError, args: Sequence[object], k
     misfit = None if isinstance(error, TapeTypeError) else _misfit(function.forward, [None, *args], kwargs)
     if misfit is not None:
         msg = f"{function.__name__}.apply: the arguments do not fit forward{misfit}; apply takes those after ctx"
+        if hasattr(function, "setup_context"):
+            msg += ", and there is no setup_context: keep what backward needs in forward, by ctx.save_for_backward"
         raise TapeTypeError(msg) from error
 
 
@@ -119,7 +121,8 @@ def checked_gradients(function: Definition, returned: object, avals: Sequence[Sh
         return layout.names(function.forward)
 
     def misfit() -> str:
-        return f"array arguments ({', '.join(names())}); return one per argument, None where no gradient flows"
+        given = ", ".join(names())
+        return f"array arguments ({given}); return one for each of these, None where no gradient flows, and nothing for other arguments"
 
     def owner(i: int) -> str:
         return f"argument {i}, which has {{}} and is {names()[i]!r} of forward"
