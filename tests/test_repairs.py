@@ -265,6 +265,13 @@ ROWS = {
         ("m[[[0, 1], [1]]]", "one array for each axis", "v = m[np.array([0, 1]), np.array([1, 1])]", "same(v, M[[0, 1], [1, 1]])"),
         ("jax.jit(lambda v: v[v > 0])(c)", "index outside", "v = c[c > 0]", "same(v, [1, 0.5])"),
         ("x.zero_grad(set_to_none=True)", "use zero_grad() without it", "x.grad = A; x.zero_grad()", "x.grad is None"),
+        (
+            "m.value.delete(); print(m + 1)",
+            "give the Variable another one (v.value = array)",
+            "v, array = m, M; v.value = array",
+            "same(m + 1, M + 1)",
+        ),
+        ("c.value.delete(); c.tolist()", "donate a copy (jnp.copy(v.value))", "v = m; jnp.copy(v.value).delete()", "same(m, M)"),
         ("h.backward(gradient=c)", "use the seed as the first argument", "h.backward(c)", "same(x.grad, 2 * A * A)"),
         ("h.backward(c, True)", "give the options by their names", "h.backward(c, retain_graph=True)", "same(x.grad, 2 * A * A)"),
         (

@@ -159,6 +159,17 @@ def is_abstract(value: object) -> bool:
     )
 
 
+DELETED = (
+    "was deleted, as jax.jit deletes an array that is donated to it (donate_argnums); give the Variable another one (v.value = array), or "
+    "donate a copy (jnp.copy(v.value))"
+)
+
+
+def is_deleted(value: object) -> bool:
+    """Tell whether a value is an array whose memory was given up."""
+    return isinstance(value, jax.Array) and not isinstance(value, jaxapi.Tracer) and value.is_deleted()
+
+
 def no_value(held: object) -> str:
     """Say that a Variable holds no value."""
     return (

@@ -14,27 +14,34 @@ from typing import Any
 import jax
 
 from tape.errors import ExecutionError, NonFiniteError, OutOfMemoryError, TapeError
-from tape.graph.segment import Run, Segment
+from tape.graph.boundary import DELETED, is_deleted
+from tape.graph.segment import LeafNode, Run, Segment
 from tape.graph.trie import State, Step
 
 
 class Failure:
     """Why an entry has no value: the entry that failed, and the error it raised (None where it is one of several suspects)."""
 
-    __slots__ = ("cause", "certain", "name", "shapes", "where")
+    __slots__ = ("cause", "certain", "lost", "name", "shapes", "where")
 
-    def __init__(self, entry: Step, cause: Exception, *, certain: bool = True) -> None:
+    def __init__(self, entry: Step, cause: Exception, *, certain: bool = True, lost: str | None = None) -> None:
         self.name: str = entry.kernel.name
         self.where: tuple[str, int] | None = entry.where
         self.shapes = ", ".join(f"shape {a.shape}, dtype {a.dtype}" for a in entry.kernel.out_avals[:3])
         self.cause = cause
         self.certain = certain
+        self.lost = lost  # what its input was, if that is why
 
     def error(self) -> TapeError:
         """Return a new error that says so."""
         recorded = "" if self.where is None else f", first recorded at {self.where[0]}:{self.where[1]},"
         reason = _reason(self.cause)
-        if self.certain:
+        if self.lost is not None:
+            what, repair = (
+                f"{self.name}{recorded} failed when it ran ({self.shapes}): the array of {self.lost} {DELETED}",
+                "then record it again",
+            )
+        elif self.certain:
             what = f"{self.name}{recorded} failed when it ran ({self.shapes}): {reason}"
             repair = "what does not depend on it has its values; correct the op or its inputs, and record it again"
         else:
@@ -66,9 +73,20 @@ def naming(state: State, slot: int, what: str) -> Iterator[None]:
         raise
 
 
-def failed_entry(entry: Step, error: Exception) -> BaseException:
+def failed_entry(segment: Segment, entry: Step, error: Exception, operands: Sequence[Any]) -> BaseException:
     """Return what to raise for an entry that failed when it ran on its own."""
-    return _nobody_to_blame(error, [entry]) or Failure(entry, error).error()
+    return _nobody_to_blame(error, [entry]) or Failure(entry, error, lost=_deleted(segment, entry, operands)).error()
+
+
+def _deleted(segment: Segment, entry: Step, operands: Sequence[Any]) -> str | None:
+    """Say which operand of an entry was deleted; None where all are there."""
+    for i, (slot, operand) in enumerate(zip(entry.inputs, operands, strict=True)):
+        if is_deleted(operand):
+            end = segment.origins.get(slot)
+            variable = end.ref() if isinstance(end, LeafNode) else None
+            name = variable._extra.name if variable is not None and variable._extra is not None else None
+            return f"its input {i} ({'' if name is None else f'{name!r}, '}shape {operand.shape}, dtype {operand.dtype})"
+    return None
 
 
 def check_slots(segment: Segment, slots: Sequence[int]) -> None:
@@ -97,8 +115,9 @@ def salvage(segment: Segment, entries: Sequence[Step], leaf_slots: Sequence[int]
     failed: dict[int, Failure] = {}
     for i, entry in enumerate(entries[done:]):
         failure = next((failed[s] for s in entry.inputs if s in failed), None)
-        if stopped and i == 0:
-            failure = Failure(entry, cause)
+        lost = None if failure is not None else _deleted(segment, entry, [values[s] for s in entry.inputs])
+        if (stopped and i == 0) or lost is not None:
+            failure = Failure(entry, cause, lost=lost)
         elif failure is None and not stopped and entry.kernel.jaxpr.effects:
             failure = Failure(entry, cause, certain=False)
         if failure is None:

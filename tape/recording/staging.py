@@ -58,7 +58,7 @@ def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
                 executable = kernel.executable
                 results = executable(*operands) if not METERS else measured("entry", child, executable, *operands)
             except Exception as error:
-                raise failed_entry(child, error) from error
+                raise failed_entry(segment, child, error, operands) from error
     variables = []
     inside = jaxapi.in_trace()
     saved: dict[int, Cell] = {}

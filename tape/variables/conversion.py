@@ -147,7 +147,7 @@ class Convertible(methods.ArrayMethods):
         value = look(self)
         if isinstance(value, jax.core.Tracer):
             return repr(self)
-        return _said("format", self, format, as_array(value), spec)
+        return _said("format", self, format, concrete(self, "format"), spec)
 
     def __repr__(self) -> str:
         try:
@@ -159,6 +159,8 @@ class Convertible(methods.ArrayMethods):
             about.append(f"name={self._extra.name!r}")
         if value is None or isinstance(value, jax.core.Tracer) or boundary.is_abstract(value):
             return f"Variable({', '.join([f'<{self._place.kind.aval.str_short()}>', *about])})"
+        if boundary.is_deleted(value):
+            return f"Variable({', '.join([f'<{self._place.kind.aval.str_short()}, deleted>', *about])})"
         body, *overlaid = repr(as_array(value)).split(" overlaying:")  # a key's numbers
         numbers, *kind = _ABOUT.split(body.removeprefix("Array(").removesuffix(")"), maxsplit=1)
         first = f"Variable({numbers}".replace("\n", "\n   ")  # as much deeper as the word is longer than JAX's
@@ -291,6 +293,9 @@ def concrete(variable: Handle, what: str) -> jax.Array:
         )
         raise ConcretizationError(msg)
     array = as_array(value)
+    if boundary.is_deleted(array):
+        msg = f"{what}: the array of a Variable ({describe(variable)}) {boundary.DELETED}"
+        raise TapeRuntimeError(msg)
     if not (array.is_fully_addressable or array.is_fully_replicated):
         raise TapeRuntimeError(_in_pieces(what, variable, array))
     return array

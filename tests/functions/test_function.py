@@ -737,7 +737,11 @@ def two(result, **further):
 
 
 GRADIENTS = {
-    "too few": (lambda ctx, g: (g, g), RuleError, r"Two\.backward returned 2 gradients for 3 array arguments \(x, params\['w'\], z\); .*nothing for other"),
+    "too few": (
+        lambda ctx, g: (g, g),
+        RuleError,
+        r"Two\.backward returned 2 gradients for 3 array arguments \(x, params\['w'\], z\); .*nothing for other",
+    ),
     "too many": (lambda ctx, g: [g] * 4, RuleError, r"Two\.backward returned 4 gradients for 3"),
     "one": (lambda ctx, g: g, RuleError, r"Two\.backward returned 1 gradients for 3"),
     "none at all": (lambda ctx, g: None, RuleError, r"Two\.backward returned 1 gradients for 3"),

@@ -1,6 +1,7 @@
 """An entry that fails when it runs takes nothing else with it, and says on which line it was recorded."""
 
 import contextlib
+import pickle
 import re
 import signal
 import sys
@@ -14,7 +15,7 @@ import pytest
 import interop
 import tape
 import tape.numpy as tnp
-from tape.errors import ExecutionError, NonFiniteError, OutOfMemoryError, TapeError
+from tape.errors import ExecutionError, NonFiniteError, OutOfMemoryError, TapeError, TapeRuntimeError
 from tape.graph import trie
 from tape.graph.scope import LOCAL
 from tape.programs import execution, failures
@@ -455,6 +456,35 @@ def test_ctrl_c_at_any_moment_leaves_consistent_values():
     finally:
         signal.signal(signal.SIGALRM, old)
     assert interruptions > 10
+
+
+# -- arrays that are gone -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [contextlib.nullcontext, tape.eager])
+def test_an_input_that_was_donated_is_named(mode, known):
+    w, donated = tape.Variable(A * 1, name="w"), tape.Variable(jnp.array(A), name="weights")
+    for _ in range(known):
+        (w * donated).sum().backward()
+    jax.jit(lambda a: a + 1, donate_argnums=0)(donated.value)
+    gone = (
+        rf"multiply, first recorded at {re.escape(__file__)}:\d+, .*: the array of its input 1 \('weights', shape \(3,\), dtype float32\)"
+    )
+    with pytest.raises(ExecutionError, match=rf"{gone} was deleted, .* donated .*v\.value = array"), mode():
+        (w * donated).block_until_ready()
+    w.grad = None
+    donated.value = A
+    (w * donated).sum().backward()
+    np.testing.assert_array_equal(w.grad.numpy(), A)
+
+
+@pytest.mark.parametrize("look", [np.asarray, pickle.dumps, format, tape.Variable.numpy, lambda v: v.item(0), lambda v: v.tolist()])
+def test_a_variable_whose_array_is_gone_says_so(look):
+    v = tape.Variable(jnp.array(A), requires_grad=False, name="weights")
+    v.value.delete()
+    assert repr(v) == "Variable(<float32[3], deleted>, name='weights')"
+    with pytest.raises(TapeRuntimeError, match=r"'weights', shape \(3,\), dtype float32\) was deleted, .*donate a copy"):
+        look(v)
 
 
 # -- the power of these tests ---------------------------------------------------------------------------------------------------
