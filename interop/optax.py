@@ -22,7 +22,7 @@ import tape
 from interop.lift import lift_exactly
 from interop.line_search import LackingError, checked_loss, searched
 from interop.optimizer_state import KeepsState
-from interop.parameter_groups import Group, parameter_groups
+from interop.parameter_groups import PARAMS, Group, parameter_groups
 from interop.scaling import DynamicLossScale, LossScaleState, all_finite, chosen, following, policy_of, started, unscaled, widened
 from interop.states import alike, check_contents, contents, injected, kept, owners, synced, zeroed
 from tape import extend
@@ -99,7 +99,10 @@ class Optimizer(KeepsState):
         seen: set[int] = set()
         for i, p in enumerate(self._leaves):
             if not isinstance(p, tape.Variable):
-                advice = "pass its parameters()" if hasattr(p, "parameters") else "wrap it with tape.Variable"
+                if isinstance(parameters, list) and any(isinstance(group, dict) and PARAMS in group for group in parameters):
+                    advice = "for groups, pass *interop.optax.parameter_groups(groups, optax.sgd, learning_rate=0.1)"
+                else:
+                    advice = "pass its parameters()" if hasattr(p, "parameters") else "wrap it with tape.Variable"
                 msg = f"Optimizer: parameter {i} must be a tape.Variable, got {type(p).__name__}; {advice}"
                 raise TapeTypeError(msg)
             if not (p.requires_grad and p.is_leaf):

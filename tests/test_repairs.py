@@ -906,6 +906,12 @@ ROWS = {
             "len(list(o)) == 1",
         ),
         (
+            "interop.optax.Optimizer([{'params': [x], 'lr': 0.1}], optax.sgd(0.1))",
+            "pass *interop.optax.parameter_groups(groups, optax.sgd, learning_rate=0.1)",
+            "g = interop.optax.parameter_groups([{'params': [x]}], optax.sgd, learning_rate=0.1); o = interop.optax.Optimizer(*g)",
+            "list(o) == [x]",
+        ),
+        (
             "interop.optax.Optimizer([x, c], optax.sgd(0.1))",
             "leave it out, or call its requires_grad_()",
             "o = interop.optax.Optimizer([x, c.requires_grad_()], optax.sgd(0.1)); c.requires_grad_(False); h.sum().backward(); o.step()",
