@@ -90,6 +90,7 @@ _NAMED = {  # by namespace: what other libraries call it there
         "custom_jvp": "tape.Function",
         "custom_vjp": "tape.Function",
         "elementwise_grad": "tape.grad(lambda x: function(x).sum())",
+        "func": "tape.grad, tape.jacrev, tape.hessian, tape.jvp, tape.vjp or tape.vmap",
         "gradcheck": "tape.testing.check_gradients(function, *inputs)",
         "inference_mode": "tape.no_grad()",
         "load": "interop.load(path)",
@@ -103,7 +104,15 @@ _NAMED = {  # by namespace: what other libraries call it there
         "set_detect_anomaly": "tape.detect_anomaly() in a with statement",
         "tensor": "tape.Variable(value)",
     },
-    "tape.nn": {"Linear": _MODULES, "Module": _MODULES, "Parameter": "tape.Variable(value)", "Sequential": _MODULES},
+    "tape.nn": {
+        "Linear": _MODULES,
+        "Module": _MODULES,
+        "Parameter": "tape.Variable(value)",
+        "Sequential": _MODULES,
+        "cross_entropy": "-tape.numpy.take_along_axis(tape.nn.log_softmax(x), labels[:, None], axis=1).mean()",
+        "functional": "tape.nn.relu(x) and the like: those functions are here",
+        "mse_loss": "((x - y) ** 2).mean()",
+    },
 }
 
 
@@ -136,7 +145,8 @@ def _repair(name: str) -> str | None:
         return f"tape.{_FUNCTIONS[name]}"
     stem = name.removesuffix("_")
     if stem != name and (stem in dir(jnp) or stem in _FUNCTIONS or stem in _IN_PLACE):
-        return "an augmented assignment (variable += ... under tape.no_grad() for a leaf that requires grad), or variable.value = ..."
+        repair = "an augmented assignment (variable += ... under tape.no_grad() for a leaf that requires grad), or variable.value = ..."
+        return f"x.zero_grad() for the gradient of x, {repair}" if stem == "zero" else repair
     function = _elsewhere(name)
     return None if function is None else f"tape.{function}(variable)"
 
