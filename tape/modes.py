@@ -57,6 +57,21 @@ class Parenthesised:
         return super().__new__(cls)
 
 
+def refuse_statement(frame: FrameType, write: str) -> None:
+    """Refuse a mode that is made, and dropped, by a statement of its own in the caller's frame: in other libraries that switches it on."""
+    code, at = frame.f_code.co_code, frame.f_lasti
+    between = {"CACHE", "CALL"} if dis.opname[code[at]] == "PRECALL" else {"CACHE"}  # Python 3.11 prepares some calls
+    at += 2
+    while dis.opname[code[at]] in between:
+        at += 2
+    if dis.opname[code[at]] == "POP_TOP":
+        msg = (
+            f"{write} as a statement of its own changes nothing, since a mode holds where it is entered; write `with {write}:` around "
+            f"what is to run in it, or @{write} above a function"
+        )
+        raise TapeRuntimeError(msg)
+
+
 class Mode(Parenthesised):
     """A mode to enter; one object may be entered several times, also by several threads."""
 
@@ -65,6 +80,8 @@ class Mode(Parenthesised):
 
     def __init__(self) -> None:
         super().__init__()  # which takes no argument: none is accepted and ignored
+        if type(self).__init__ is Mode.__init__:
+            refuse_statement(sys._getframe(1), f"tape.{type(self).__name__}()")
 
     def __init_subclass__(cls) -> None:
         if cls.__base__ is Mode:  # the kinds of mode do not depend on each other
@@ -235,16 +252,6 @@ def _around_async_generator(mode: Mode, function: Callable[..., Any]) -> Callabl
     return wrapped
 
 
-def _is_dropped(frame: FrameType) -> bool:
-    """Tell whether the result of the call that a frame is at goes nowhere, as that of a statement does."""
-    code, at = frame.f_code.co_code, frame.f_lasti
-    between = {"CACHE", "CALL"} if dis.opname[code[at]] == "PRECALL" else {"CACHE"}  # Python 3.11 prepares some calls
-    at += 2
-    while dis.opname[code[at]] in between:
-        at += 2
-    return dis.opname[code[at]] == "POP_TOP"
-
-
 class set_grad_enabled(Mode):  # noqa: N801 - a context manager, named as in PyTorch
     """Record differentiable entries (True) or constants (False), inside a ``with`` statement or a decorated function.
 
@@ -269,13 +276,7 @@ class set_grad_enabled(Mode):  # noqa: N801 - a context manager, named as in PyT
 
     def __init__(self, enabled: bool) -> None:
         check_flag("set_grad_enabled", "enabled", enabled)
-        if _is_dropped(sys._getframe(1)):
-            write = f"tape.set_grad_enabled({enabled})"
-            msg = (
-                f"set_grad_enabled: {write} as a statement of its own changes nothing, since a mode holds where it is entered; write "
-                f"`with {write}:` around what is to run in it, or @{write} above a function"
-            )
-            raise TapeRuntimeError(msg)
+        refuse_statement(sys._getframe(1), f"tape.set_grad_enabled({enabled})")
         self._mode = RECORD if enabled else CONSTANT
 
     def _enter(self) -> None:

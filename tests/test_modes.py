@@ -349,6 +349,14 @@ def test_a_mode_that_stands_alone_as_in_pytorch_is_refused(statement, setting):
         exec(setting.format(statement), {"tape": tape, "flag": False})  # noqa: S102 - a statement is what is tested
 
 
+@pytest.mark.parametrize("name", ["detect_anomaly", "eager", "reproducible", "log_compiles"])
+def test_other_modes_that_stand_alone_are_refused(name):
+    mode = getattr(tape, name)
+    with pytest.raises(TapeRuntimeError, match=rf"write `with tape.{name}\(\):`"):
+        mode()
+    assert mode() is not mode()
+
+
 def test_a_mode_whose_value_goes_somewhere_is_taken():
     for _ in range(50):  # as often as Python needs to specialize its instructions
         mode = tape.set_grad_enabled(False)

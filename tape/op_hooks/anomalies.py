@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 from tape.errors import NonFiniteError
 from tape.hooking.observing import OpHook, SeenOp, hooks
 from tape.jaxapi import debug_callback
+from tape.modes import refuse_statement
 from tape.op_hooks.showing import Nesting, Table, described, has_values, values_of
 from tape.terminal import named
 
@@ -142,6 +144,7 @@ class detect_anomaly(hooks):  # noqa: N801 - a context manager, named as the oth
 
     Raises:
         NonFiniteError: in the body, where an op makes a NaN.
+        TapeRuntimeError: it stands there as a statement, which would change nothing.
 
     Example:
         >>> import tape
@@ -154,4 +157,5 @@ class detect_anomaly(hooks):  # noqa: N801 - a context manager, named as the oth
     """
 
     def __init__(self, *, inf: bool = False) -> None:
+        refuse_statement(sys._getframe(1), f"tape.detect_anomaly({'inf=True' if inf else ''})")
         super().__init__(NaNWatcher(inf=inf, raises=True))
