@@ -46,6 +46,33 @@ def test_running_sums_that_begin_with_nothing_give_it_no_share():
     np.testing.assert_allclose(shares, [0, 0, 3 + 9 / 4, 27 / 4, 0], rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(("name", "middle"), [("cumlogsumexp", 100.0), ("cumprod", 1.0)])
+def test_running_reductions_in_half_precision_have_derivatives_of_results_that_are_not_rounded(name, middle, reverse, dtype):
+    """In both orders, beside those of the same numbers in double precision; JAX's are off by up to half of the largest."""
+    rng = np.random.default_rng(0)
+    x, ct = jax.numpy.asarray(middle + 0.1 * rng.normal(size=50), dtype), jax.numpy.asarray(rng.normal(size=50), dtype)
+
+    def first(space, x, ct):
+        return space.vjp(lambda x: getattr(space.lax, name)(x, reverse=reverse), x)[1](ct)[0]
+
+    def both(space, x, ct):
+        return first(space, x, ct), space.vjp(lambda x: first(space, x, ct), x)[1](ct)[0]
+
+    with jax.enable_x64(True):
+        expected = jax.jit(lambda x, ct: both(jax, x, ct))(*(np.asarray(v, "float64") for v in (x, ct)))
+    for value, exact in zip(both(tape, x, ct), expected, strict=True):
+        assert value.dtype == x.dtype
+        error = np.abs(np.asarray(value, "float64") - np.asarray(exact))
+        assert error.max() <= float(jax.numpy.finfo(dtype).eps) * np.abs(np.asarray(exact)).max()
+
+
+def test_a_running_product_that_is_out_of_the_range_of_half_precision_has_a_gradient():
+    (slopes,) = tape.vjp(tape.lax.cumprod, np.array([512.0, 512.0, 2.0**-9], "float16"))[1](np.array([0, 0, 2.0**-6], "float16"))
+    np.testing.assert_array_equal(slopes, [2.0**-6, 2.0**-6, 2.0**12])
+
+
 def test_the_quantile_of_the_normal_distribution_is_infinitely_steep_at_its_ends():
     """One over a density that tends to zero; JAX has 0."""
     assert tape.grad(tape.scipy.special.ndtri)(0.0) == tape.grad(tape.scipy.special.ndtri)(1.0) == np.inf

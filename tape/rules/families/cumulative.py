@@ -13,8 +13,11 @@ from tape.rules.cotangents import wide
 from tape.rules.registry import Cost, Example, register
 
 
-def _first(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a rule the cumulated axis as the first one, in the direction of the cumulation, and single precision in place of half."""
+def _first(rule: Callable[..., Any], again: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """Give a rule the cumulated axis as the first one, in the direction of the cumulation, and single precision in place of half.
+
+    There the result is computed ``again``, for the rule multiplies what it was rounded by, and it overflows before the gradient does.
+    """
 
     def vjp(ct: Any, out: Any, x: Any, *, axis: int, reverse: bool, **_: Any) -> Any:
         def turned(a: Any) -> Any:
@@ -22,7 +25,10 @@ def _first(rule: Callable[..., Any]) -> Callable[..., Any]:
 
         if not x.shape[axis]:
             return ct
-        grad = rule(*[turned(jnp.moveaxis(wide(a), axis, 0)) for a in (ct, out, x)])
+        moved = [turned(jnp.moveaxis(wide(a), axis, 0)) for a in (ct, out, x)]
+        if again is not None and x.dtype.itemsize < 4:
+            moved[1] = again(moved[2], 0)
+        grad = rule(*moved)
         return lax.convert_element_type(jnp.moveaxis(turned(grad), 0, axis), x.dtype)
 
     return vjp
@@ -60,7 +66,7 @@ def _along(cumulate: Callable[..., Any]) -> list[Example]:
         Example(lambda x: lax.cumprod(x * jnp.array([1.0, 0.0, 1.0, 0.0, 1.0], x.dtype)), ((5,),), "two zeros"),
     ],
 )
-@_first
+@partial(_first, again=lax.cumprod)
 def _cumprod(ct: Any, out: Any, x: Any) -> Any:
     """Multiply the product before an element with what the elements after it make of the cotangent; zeros are no special case."""
     return jnp.concatenate([lax.full_like(out[:1], 1), out[:-1]]) * _backwards(x[1:], ct)
@@ -79,7 +85,7 @@ def _ratio(x: Any, y: Any) -> Any:
     cost=Cost.LOOPED,
     examples=_along(lax.cumlogsumexp),
 )
-@_first
+@partial(_first, again=lax.cumlogsumexp)
 def _cumlogsumexp(ct: Any, out: Any, x: Any) -> Any:
     """Sum the cotangents with weights exp(x[i] - y[k]), built from factors that are never above 1."""
     return _ratio(x, out) * _backwards(_ratio(out[:-1], out[1:]), ct)
