@@ -22,6 +22,11 @@ def turned(z: Any) -> Any:
     return lax.complex(-lax.imag(z), lax.real(z))
 
 
+def _finite(z: Any) -> Any:
+    """Numbers in place of infinite parts, whose products would be NaN; there, no gradient flows."""
+    return lax.complex(slopes.bounded(lax.real(z)), slopes.bounded(lax.imag(z)))
+
+
 @jax.custom_jvp
 def quotient(x: Any, z: Any) -> Any:
     """``x / z``, whose derivative by z would be a quotient of a quotient: complex ones are rounded several times."""
@@ -32,12 +37,19 @@ quotient.defjvps(lambda t, out, x, z: t / z, lambda t, out, x, z: -(t * x) * pow
 
 
 @jax.custom_jvp
-def atanh(z: Any) -> Any:
-    """``1 / (1 - z^2)``."""
-    return 1 / ((1 - z) * (1 + z))
+def atanh(ct: Any, z: Any) -> Any:
+    """``ct / (1 - z^2)``, a quotient: of a pole, a product would make NaN."""
+    r, _, rest = _one_minus_square(z)
+    return _times(_times(ct, r) / rest, r)
 
 
-atanh.defjvps(lambda t, out, z: 2 * t * ((z * out) * out))
+atanh.defjvps(lambda t, out, ct, z: atanh(t, z), lambda t, out, ct, z: 2 * t * atanh(_finite(z) * out, z))
+
+
+def _cube(z: Any) -> Any:
+    """``z^(3/2)``."""
+    z = _finite(z)
+    return lax.sqrt(z) * z
 
 
 @jax.custom_jvp
@@ -46,13 +58,13 @@ def sqrt(z: Any) -> Any:
     return 0.5 / lax.sqrt(z)
 
 
-sqrt.defjvps(lambda t, slope, z: t * (-0.25 / (lax.sqrt(z) * z)))
+sqrt.defjvps(lambda t, slope, z: t * (-0.25 / _cube(z)))
 
 
 @jax.custom_jvp
 def rsqrt(z: Any) -> Any:
     """Derivative of ``z^(-1/2)``; by the root, for XLA's of one over it is off by several units."""
-    return -0.5 / (lax.sqrt(z) * z)
+    return -0.5 / _cube(z)
 
 
 rsqrt.defjvps(lambda t, slope, z: t * ((0.75 * power(z, -2)) / lax.sqrt(z)))
@@ -76,8 +88,8 @@ def _(primals: Any, tangents: Any) -> Any:
 
 def _one_minus_square(z: Any) -> tuple[Any, Any, Any]:
     """A power of two, z and ``1 - z^2`` (by its factors) times it and its square: in range, where the root is."""
-    x, y = lax.real(z), lax.imag(z)
-    r = slopes.scale(x, y, lax.full_like(x, 1))
+    z = _finite(z)
+    r = slopes.scale(lax.real(z), lax.imag(z), lax.full_like(lax.real(z), 1))
     one, scaled = lax.complex(r, lax.full_like(r, 0)), _times(z, r)
     return r, scaled, (one - scaled) * (one + scaled)
 
@@ -93,7 +105,7 @@ def acosh(z: Any) -> Any:
     return lax.rsqrt(z - 1) * lax.rsqrt(z + 1)
 
 
-acosh.defjvps(lambda t, out, z: t * ((z * out) * atanh(z)))
+acosh.defjvps(lambda t, out, z: t * atanh(z * out, z))
 
 
 def _imaginary(y: Any, factor: Any) -> Any:
@@ -122,8 +134,8 @@ sinh.defjvps(lambda t, out, z: t * cosh(z))
 @jax.custom_jvp
 def sech(z: Any) -> Any:
     """``1 / cosh(z)``; where that overflows, the square of this is no normal number."""
-    bound = 0.95 * log(np.finfo(z.dtype).max)
-    return 1 / cosh(lax.complex(jnp.clip(lax.real(z), -bound, bound), lax.imag(z)))
+    x, bound = lax.real(z), 0.95 * log(np.finfo(z.dtype).max)
+    return 1 / cosh(lax.complex(jnp.clip(x, -bound, bound), jnp.where(jnp.isinf(x), 0, lax.imag(z))))
 
 
 sech.defjvps(lambda t, out, z: -t * (out * lax.tanh(z)))
@@ -165,5 +177,6 @@ sigma.defjvps(lambda t, out, z: t * logistic(z))
 
 def power(z: Any, y: int) -> Any:
     """``z^y`` of a negative whole number; scaled, for the square of the power of z is out of range before the result is."""
+    z = _finite(z)
     scale = slopes.scale(lax.real(z), lax.imag(z))
     return lax.integer_pow(_times(z, scale), y) * lax.integer_pow(scale, -y)

@@ -158,3 +158,26 @@ def test_a_gate_far_along_the_imaginary_axis_is_not_taken_for_saturated(z):
     for _ in range(2):  # the first and the second derivative
         ours, jaxs = tape.grad(ours, holomorphic=True), jax.grad(jaxs, holomorphic=True)
         np.testing.assert_allclose(ours(z), jaxs(z), rtol=2e-4)
+
+
+@pytest.mark.parametrize(("fun", "pole"), [(lax.log1p, -1), (lax.atan, 1j), (lax.atanh, 1), (lax.atanh, -1)])
+def test_slopes_of_complex_numbers_are_infinite_at_poles_whatever_the_cotangent(fun, pole):
+    z = jnp.complex64(pole)
+    for ct in (1, 1j):
+        (own,) = own_vjp(lambda z: (fun(z),), (z,), (jnp.complex64(ct),))
+        assert np.isinf(own)
+
+
+@pytest.mark.parametrize("z", [complex(np.inf, 1), complex(-2, np.inf), complex(np.inf, np.inf), 1e30 + 1e30j])
+@pytest.mark.parametrize("fun", [lax.sqrt, lax.rsqrt, lax.atanh, lax.asinh, lambda z: lax.integer_pow(z, -1)])
+def test_slopes_of_complex_numbers_vanish_far_away_in_both_orders(fun, z):
+    z = jnp.asarray([complex(z)], "complex64")
+    for value in jax.jit(lambda z: (slope(fun)(z), slope(slope(fun))(z)))(z):
+        assert abs(value) < 1e-14
+
+
+@pytest.mark.parametrize("fun", [lax.tanh, lax.logistic, lambda z: lax.tan(lax.complex(lax.imag(z), lax.real(z)))])
+def test_gates_of_complex_numbers_are_flat_at_an_infinity_whatever_the_imaginary_part(fun):
+    z = jnp.asarray([complex(np.inf, np.inf), complex(-np.inf, np.nan)], "complex64")
+    for value in jax.jit(lambda z: (slope(fun)(z), slope(slope(fun))(z)))(z):
+        assert not value.any()

@@ -25,16 +25,19 @@ def function(
     *,
     cost: Cost = Cost.LOOPED,
     plane: Callable[[Any], Any] | None = None,
+    poles: Callable[[Any, Any], Any] | None = None,
     again: Callable[[Any], Any] | None = None,
     **fields: Any,
 ) -> None:
     """Enter a function of one variable by its derivative, ``slope(out, x)``; half precisions are computed in single.
 
-    ``plane(x)`` is its form for complex numbers, where that is another, ``again`` the function, for the slope multiplies what a half
-    precision's result was rounded by.
+    ``plane(x)`` is its form for complex numbers, where that is another, or ``poles(ct, x)`` the cotangent, where it has poles; ``again`` is
+    the function, for the slope multiplies what a half precision's result was rounded by.
     """
 
     def vjp(ct: Any, out: Any, x: Any, **_: Any) -> Any:
+        if poles is not None and jnp.iscomplexobj(x):
+            return poles(ct, x)
         if plane is not None and jnp.iscomplexobj(x):
             return ct * plane(x)
         if x.dtype.itemsize > 2:
@@ -57,7 +60,9 @@ function("exp", lambda out, x: out, LINE, "exp' = exp")
 function("exp2", lambda out, x: log(2.0) * (out if jnp.iscomplexobj(x) else slopes.exp2(x)), LINE, "(2^x)' = log(2) 2^x")
 function("expm1", lambda out, x: lax.exp(x), LINE, "expm1'(x) = exp(x); out + 1 would round to 0 far to the left", kinks=(0.0,))
 elementwise("log", lambda ct, out, x, **_: _over(ct, x), domain=(_POSITIVE,), source="log'(x) = 1 / x", cost=Cost.LOOPED, kinks=(0.0,))
-function("log1p", lambda out, x: _over(lax.full_like(x, 1), 1 + x), (-0.7, 2.0), "log1p'(x) = 1 / (1 + x)", kinks=(0.0, -1.0))
+function(
+    "log1p", lambda out, x: 1 / (1 + x), (-0.7, 2.0), "log1p'(x) = 1 / (1 + x)", poles=lambda ct, x: _over(ct, 1 + x), kinks=(0.0, -1.0)
+)
 # A real argument is not kept; gates.accurate_logistic reads it.
 function("logistic", lambda out, x: out * (1 - out), LINE, "s' = s (1 - s)", plane=plane.logistic)
 
@@ -93,7 +98,7 @@ function(
     plane=lambda x: -plane.asin(x),
     kinks=(0.0, 1.0, -1.0),
 )
-function("atan", lambda out, x: slopes.atan(x), LINE, "atan'(x) = 1 / (1 + x^2)", plane=lambda x: plane.atanh(plane.turned(x)))
+function("atan", lambda out, x: slopes.atan(x), LINE, "atan'(x) = 1 / (1 + x^2)", poles=lambda ct, x: plane.atanh(ct, plane.turned(x)))
 elementwise(
     "atan2",
     lambda ct, out, x, y, **_: (lambda: _turned(ct, y, x), lambda: -_turned(ct, x, y)),
@@ -129,6 +134,6 @@ function(
     lambda out, x: 1 / slopes.one_minus_square(x),
     _UNIT,
     "atanh'(x) = 1 / (1 - x^2)",
-    plane=plane.atanh,
+    poles=plane.atanh,
     kinks=(0.0, 1.0, -1.0),
 )
