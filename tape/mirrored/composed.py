@@ -29,8 +29,9 @@ def _squareplus(x: jax.Array, b: jax.Array) -> Any:
 @_squareplus.defjvp
 def _(primals: Sequence[jax.Array], tangents: Sequence[jax.Array]) -> tuple[jax.Array, jax.Array]:
     (x, b), (t, s) = primals, tangents
-    square = x * x + b
-    return _squareplus(x, b), (0.5 * b * t - 0.25 * x * s) / (square * lax.sqrt(square))
+    r = lax.rsqrt(x * x + b)
+    by_x, by_b = (((v * r) * r) * r for v in (0.5 * b, -0.25 * x))  # the cube is out of range before these are
+    return _squareplus(x, b), by_x * t + by_b * s
 
 
 def _inside(x: jax.Array, y: jax.Array, slope: Callable[[jax.Array, jax.Array], jax.Array], beside: float) -> jax.Array:

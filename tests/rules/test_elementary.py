@@ -181,3 +181,12 @@ def test_gates_of_complex_numbers_are_flat_at_an_infinity_whatever_the_imaginary
     z = jnp.asarray([complex(np.inf, np.inf), complex(-np.inf, np.nan)], "complex64")
     for value in jax.jit(lambda z: (slope(fun)(z), slope(slope(fun))(z)))(z):
         assert not value.any()
+
+
+@pytest.mark.parametrize(("x", "b"), [(1e14, 1.0), (-3e15, 2.0), (1e-16, 1e-30)])
+def test_second_derivatives_of_squareplus_are_in_range_where_a_cube_is_not(x, b):
+    x, b = np.float32(x), np.float32(b)
+    by_x, by_b = jax.jit(tape.grad(tape.grad(tape.nn.squareplus), argnums=(0, 1)))(x, b)
+    size = np.hypot(float(x), np.sqrt(float(b)))
+    np.testing.assert_allclose(by_b, -0.25 * float(x) / size / size / size, rtol=1e-6)
+    np.testing.assert_allclose(by_x, 0.5 * float(b) / size / size / size, rtol=1e-6, atol=1e-37)
