@@ -52,11 +52,18 @@ def _entr(x: jax.Array) -> jax.Array:
     return jnp.where(x < 0, jnp.nan, -slopes.log_quotient(x, lax.full_like(x, 1), 1))
 
 
-def _missing(x: jax.Array, y: jax.Array) -> jax.Array:
-    """``1 - x / y``, by the difference where y is finite."""
+@jax.custom_jvp
+def _missing(x: jax.Array, y: jax.Array) -> Any:
+    """``1 - x / y``, by the difference where y is finite; of which the derivative would be one of equals."""
     infinite = jnp.isinf(y)
     finite = jnp.where(infinite, 1, y)
     return jnp.where(infinite, 1 - jnp.where(infinite, x, 0) / y, (finite - x) / finite)
+
+
+@_missing.defjvp
+def _(primals: Sequence[jax.Array], tangents: Sequence[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    (x, y), (t, s) = primals, tangents
+    return _missing(x, y), s * ((x * (1 / y)) * (1 / y)) - t / y
 
 
 def _hypot(x: jax.Array, y: jax.Array) -> jax.Array:

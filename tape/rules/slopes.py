@@ -254,7 +254,9 @@ def log_quotient(x: Any, y: Any, more: int) -> Any:
     near = lax.abs(d) < 0.5 * y
     s = jnp.where(near, d, 0) / (2 * y + jnp.where(near, d, 0))
     series = polynomial(lax.square(s), [2 / (2 * k + 1) for k in range(8 if x.dtype.itemsize < 8 else 17)])  # of the inverse of tanh
-    return jnp.where(near, s * series, lax.log(x / y) + more)
+    quotient, tiny = x / y, np.finfo(x.dtype).tiny
+    in_range = (quotient >= tiny) & (quotient < jnp.inf)
+    return jnp.where(near, s * series, jnp.where(in_range, lax.log(quotient), lax.log(x) - lax.log(y)) + more)
 
 
 @log_quotient.defjvp

@@ -190,3 +190,18 @@ def test_second_derivatives_of_squareplus_are_in_range_where_a_cube_is_not(x, b)
     size = np.hypot(float(x), np.sqrt(float(b)))
     np.testing.assert_allclose(by_b, -0.25 * float(x) / size / size / size, rtol=1e-6)
     np.testing.assert_allclose(by_x, 0.5 * float(b) / size / size / size, rtol=1e-6, atol=1e-37)
+
+
+@pytest.mark.parametrize(("x", "y"), [(1e25, 1e-25), (1e-25, 1e25), (2e-30, 5e9), (1.5, 2e12)])
+@pytest.mark.parametrize(("name", "more"), [("rel_entr", 1.0), ("kl_div", 0.0)])
+def test_entropies_of_numbers_whose_quotient_is_out_of_range(name, more, x, y):
+    x, y = np.float32(x), np.float32(y)
+    by_x = tape.grad(getattr(tape.scipy.special, name))
+    np.testing.assert_allclose(jax.jit(by_x)(x, y), np.log(float(x)) - np.log(float(y)) + more, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("x", "y"), [(1e-3, 1e9), (1.5, 2e12), (1e12, 3e14), (2.0, 3.0)])
+def test_the_second_derivative_of_a_divergence_is_no_difference_of_equals(x, y):
+    x, y = np.float32(x), np.float32(y)
+    found = jax.jit(tape.grad(tape.grad(tape.scipy.special.kl_div, argnums=1), argnums=(0, 1)))(x, y)
+    np.testing.assert_allclose(found, [-1 / float(y), float(x) / float(y) / float(y)], rtol=1e-6)
