@@ -27,8 +27,8 @@ class Estimate:
     error: Any
 
     def apart(self, other: float, slack: float = 0.0) -> bool:
-        """Tell whether ``other`` is beyond ten times the error."""
-        return not abs(self.value - other) <= 10 * self.error + slack
+        """Tell whether ``other`` is beyond ten times the error, which is no less than what rounds the value itself."""
+        return not abs(self.value - other) <= 10 * max(self.error, float(np.finfo(float).eps) * abs(self.value)) + slack
 
 
 def derivatives(middle: np.ndarray | float, right: np.ndarray, left: np.ndarray, noise: Any) -> tuple[Estimate, Estimate, Estimate]:

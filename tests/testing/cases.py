@@ -359,6 +359,10 @@ RIGHT = {
         ),
         (X, X + 2),
     ),
+    "a derivative of its values through zero": (
+        ruled(lambda x, y: jax.lax.stop_gradient(x) * y, lambda r, ct: (ct * r[1], ct * r[0])),
+        (X[:3], np.float32([0.9, 1.4, 0.37])),
+    ),
     "an unused argument": (lambda x, y: jnp.sin(x), (X, X)),
     "looks at values": (lambda x: jnp.sin(x) if x.sum() < 1e3 else x, (X,)),
 }

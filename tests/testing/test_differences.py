@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tape.testing.differences import STEPS, derivatives
+from tape.testing.differences import STEPS, Estimate, derivatives
 
 
 def logistic(x):
@@ -64,3 +64,10 @@ def test_a_kink_has_two_slopes():
 
 def test_a_jump_has_none():
     assert not any(np.isfinite(e.error) for e in estimates(lambda t: float(t > 0)))
+
+
+def test_what_rounds_a_slope_does_not_convict():
+    slope = 0.7433182620154835
+    both = Estimate(slope, 0.0)  # of a line through zero, where values have no size to be rounded by
+    assert not both.apart(slope * (1 + 4e-16))
+    assert both.apart(slope * (1 + 1e-13))
