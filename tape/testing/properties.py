@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from hypothesis import HealthCheck, event, given
+from hypothesis import HealthCheck, Phase, event, given
 from hypothesis import settings as settings_of
 from hypothesis import strategies as st
 
@@ -91,7 +91,8 @@ def _property(
         event(f"verdict: {report.verdict}")
 
     examined.__name__ = examined.__qualname__ = called
-    chosen = settings_of(settings or settings_of(), **_without_traps())
+    asked = settings or settings_of()
+    chosen = settings_of(asked, phases=[p for p in asked.phases if p is not Phase.explain], **_without_traps())
     test = chosen(given(drawn)(examined))
 
     def property_test() -> None:

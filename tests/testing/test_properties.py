@@ -81,6 +81,16 @@ def test_a_wrong_gradient_shrinks_to_the_smallest_case_and_prints_a_reproducer()
     assert names["x0"].tolist() == [0.0, 0.0, 0.0]  # the check looks at both sides of zero by itself
 
 
+def test_a_failure_is_not_explained_by_lines_of_the_checker():
+    drawn = strategies.arrays((3,), domain=(-3, 3))
+    with pytest.raises(GradientMismatch) as caught:
+        gradient_property(drawn, settings=FEW, order=1)(halved)()
+    said = "\n".join(caught.value.__notes__)
+    assert "Reproduce with" in said
+    assert "failing test cases:" not in said
+    assert "varied together" not in said
+
+
 def test_a_lambda_that_is_wrong_is_reported_and_shrunk():
     op = jax.custom_vjp(lambda x: x * x)
     op.defvjp(lambda x: (x * x, x), lambda x, ct: (3 * ct * x,))
