@@ -1,13 +1,16 @@
-"""Arguments of other sizes and with other masks: a rule may be right for those that were given by accident.
+"""Arguments of other sizes, with other masks and in other branches: a rule may be right for those that were given by accident.
 
 Axes grow, alone where the function lets them, else all of one length together: what picks elements by number stays where it was. The
-new elements lie between those that are there; sorted ones stay sorted, symmetric matrices symmetric, permutations permutations. What
-raises there says nothing, for a function may be meant for one size.
+new elements lie between those that are there; sorted ones stay sorted, symmetric matrices symmetric, permutations permutations. Axes shrink
+to one element, too, unless the function takes elements by number, and so does one of one array alone, which is broadcast then. What raises
+there says nothing, for a function may be meant for one size.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi
+from tape.jaxapi import ClosedJaxpr
 from tape.testing.evidence import Evidence
 from tape.testing.executables import signature
 from tape.testing.judgement import is_of_jax
@@ -26,9 +30,11 @@ from tape.testing.probes import NUDGE, Probes, wide_array
 from tape.testing.subject import Subject
 
 LONG = 17  # an axis of at least so many elements is longer than blocks and unrolled loops are
+BATCH = 129  # of the first axis that grows, where that is not too many
 MOST = 1 << 12  # elements of an array with long axes
 LARGE = 1 << 14  # elements of an array that does not grow
 AXES = 8  # that are tried alone
+BY_NUMBER = ("dynamic", "gather", "scatter", "conv")  # in names of primitives that take other elements of an axis too short for them
 TRIED = 400  # equations that are traced in doing so
 GROWN = 2  # times as many equations: where sizes are unrolled, compiling takes long
 CLEAR = 1e-3  # relative; what is less wrong elsewhere may be a matter of rounding, and is not looked into
@@ -60,14 +66,13 @@ def odd_ones(evidence: Evidence) -> Iterator[Variant]:
     seen = _seen(subject.owner)
     if key in seen:
         return
-    odd = [variant for variant in _masked(evidence) if _differs(evidence, variant)]
+    odd = [variant for variant in (*_masked(evidence), *_branched(evidence)) if _differs(evidence, variant)]
     arrays = {i: np.asarray(x) if not jnp.issubdtype(x.dtype, jnp.inexact) else wide_array(x) for i, x in subject.arrays_by_place}
     groups = _groups(evidence, arrays) if max(x.size for x in arrays.values()) <= LARGE else []
     if not odd and groups:
-        together = _resized(evidence, arrays, groups, long=True) or _resized(evidence, arrays, groups, long=False)
-        if any(_differs(evidence, variant) for variant in together):
-            single = [v for long in (False, True) for group in groups for v in _resized(evidence, arrays, [group], long=long)]
-            odd = [v for v in (*single, *together) if _differs(evidence, v, used=True)]
+        odd = _grown(evidence, arrays, groups)
+    if not odd and groups:
+        odd = [v for v in _shrunk(evidence, arrays, groups) if _differs(evidence, v)]
     if odd:
         yield from odd
     else:
@@ -157,10 +162,31 @@ def _masked(evidence: Evidence) -> Iterator[Variant]:
     if not masks:
         return
     mixed = {i: np.arange(m.size).reshape(m.shape) % 3 != 1 for i, m in masks.items()}
-    options = (("mixed", mixed), *((str(v).lower(), {i: np.full(m.shape, v) for i, m in masks.items()}) for v in (True, False)))
+    alone = all(m.size == 1 for m in masks.values())
+    options = (
+        *([] if alone else [("mixed", mixed)]),
+        *((str(v).lower(), {i: np.full(m.shape, v) for i, m in masks.items()}) for v in (True, False)),
+    )
     for text, other in options:
         if any(not np.array_equal(other[i], m) for i, m in masks.items()):
-            variant = _made(evidence, f"the mask {text}" if text == "mixed" else f"the mask all {text}", subject.with_arrays(other), [])
+            variant = _made(
+                evidence, f"the mask {text}" if alone or text == "mixed" else f"the mask all {text}", subject.with_arrays(other), []
+            )
+            if variant is not None:
+                yield variant
+
+
+# branches -------------------------------------------------------------------------------------------------------------
+
+
+def _branched(evidence: Evidence) -> Iterator[Variant]:
+    """Other numbers for the integers by which a branch may be chosen."""
+    branches = [len(eqn.params["branches"]) for eqn in equations(evidence.value_jaxpr.jaxpr) if eqn.primitive.name == "cond"]
+    numbers = {i: int(x) for i, x in evidence.subject.arrays_by_place if x.dtype.kind in "iu" and x.shape == ()} if branches else {}
+    for i, other in itertools.product(numbers, range(min(max(branches, default=0), AXES))):
+        if other != numbers[i]:
+            leaves = evidence.subject.with_arrays({i: np.asarray(other)})
+            variant = _made(evidence, f"the integer {other} instead of {numbers[i]}", leaves, [])
             if variant is not None:
                 yield variant
 
@@ -168,11 +194,74 @@ def _masked(evidence: Evidence) -> Iterator[Variant]:
 # sizes ----------------------------------------------------------------------------------------------------------------
 
 
-def _resized(evidence: Evidence, arrays: dict[int, np.ndarray], groups: list[list[Axis]], *, long: bool) -> list[Variant]:
-    """Return the arguments with the axes of some groups grown, as far as the function takes that."""
-    leaves, text = _longer(evidence.subject, arrays, groups, long=long)
+def _grown(evidence: Evidence, arrays: dict[int, np.ndarray], groups: list[list[Axis]]) -> list[Variant]:
+    """Return the variants with longer axes that are odd: of one group of axes if that is enough, and no longer than need be."""
+    given = [arrays[group[0][0]].shape[group[0][1]] for group in groups]
+    for least in (BATCH, LONG, 0):
+        long = [_length(n, place, least) if least else n + 1 for place, n in enumerate(given)]
+        together = _resized(evidence, arrays, groups, long)
+        if together:
+            break
+    if not any(_differs(evidence, variant) for variant in together):
+        return []
+    odd = []
+    for group, n, most in zip(groups, given, long, strict=True):
+        for m in dict.fromkeys((n + 1, most)):
+            single = [v for v in _resized(evidence, arrays, [group], [m]) if _differs(evidence, v, used=True)]
+            if single:
+                odd.append(_shortest(evidence, arrays, group, n + 1, single[0], m))
+                break
+    return odd or [v for v in together if _differs(evidence, v, used=True)]
+
+
+def _shortest(evidence: Evidence, arrays: dict[int, np.ndarray], group: list[Axis], right: int, odd: Variant, wrong: int) -> Variant:
+    """Return the odd variant of the least length above one that is right."""
+    while wrong - right > 1:
+        middle = (right + wrong) // 2
+        single = [v for v in _resized(evidence, arrays, [group], [middle]) if _differs(evidence, v, used=True)]
+        right, wrong, odd = (right, middle, single[0]) if single else (middle, wrong, odd)
+    return odd
+
+
+def _shrunk(evidence: Evidence, arrays: dict[int, np.ndarray], groups: list[list[Axis]]) -> Iterator[Variant]:
+    """Yield the arguments with axes of one element: all that can grow, then one of one array that is broadcast then.
+
+    Where function and rule are the same programs there, nothing is to be found.
+    """
+    if _by_number(evidence.value_jaxpr) or any(x.dtype.kind in "iu" for x in arrays.values()):
+        return
+    variants = _resized(evidence, arrays, groups, [1] * len(groups))
+    shared = [a for group in groups if len({i for i, _ in group}) > 1 and arrays[group[0][0]].shape[group[0][1]] > 1 for a in group]
+    for axis, end in itertools.product(sorted({axis for _, axis in shared})[:2], (max, min)):
+        one = end(i for i, other in shared if other == axis)  # of the arrays that have it
+        broadcast = _resized(evidence, arrays, [[(one, axis)]], [1])
+        if not broadcast:
+            break  # a rule that sums for one array and axis does so for all
+        variants += [v for v in broadcast if [y.shape for y in v.subject.outputs] == [y.shape for y in evidence.subject.outputs]]
+    for v in variants:
+        if not _by_number(v.value) and not (_alike(v.rule, evidence.rule.closed) and _alike(v.value, evidence.value_jaxpr)):
+            yield v
+
+
+def _by_number(closed: ClosedJaxpr) -> bool:
+    return any(word in eqn.primitive.name for eqn in equations(closed.jaxpr) for word in BY_NUMBER)
+
+
+def _alike(one: ClosedJaxpr, other: ClosedJaxpr) -> bool:
+    """Tell whether two programs are the same but for lengths, and look at none."""
+    said = [[(e.primitive.name, [_number(v) for v in e.invars]) for e in equations(closed.jaxpr)] for closed in (one, other)]
+    return said[0] == said[1] and all(name != "iota" for name, _ in said[0])
+
+
+def _number(atom: Any) -> float | None:
+    return float(np.real(atom.val)) if isinstance(atom, jaxapi.Literal) and not np.ndim(atom.val) else None
+
+
+def _resized(evidence: Evidence, arrays: dict[int, np.ndarray], groups: list[list[Axis]], lengths: list[int]) -> list[Variant]:
+    """Return the arguments with axes of other lengths, by groups of axes, if the function takes that, and they are not too large."""
+    leaves, text, size = _longer(evidence.subject, arrays, groups, lengths)
     grown = [{a: arrays[a[0]].shape[a[1]] for a in group} for group in groups]
-    variant = _made(evidence, text, leaves, grown)
+    variant = _made(evidence, text, leaves, grown) if size <= MOST or max(lengths) <= LONG else None
     return [] if variant is None else [variant]
 
 
@@ -187,7 +276,7 @@ def _groups(evidence: Evidence, arrays: dict[int, np.ndarray]) -> list[list[Axis
     def takes(group: list[Axis]) -> bool:
         if rigid & set(group):
             return False
-        leaves, _ = _longer(subject, arrays, [group], long=False)
+        leaves, *_ = _longer(subject, arrays, [group], [arrays[group[0][0]].shape[group[0][1]] + 1])
         other = subject.renewed(leaves)
         try:
             jax.eval_shape(other.primal, *other.leaves)
@@ -197,12 +286,15 @@ def _groups(evidence: Evidence, arrays: dict[int, np.ndarray]) -> list[list[Axis
 
     groups: list[list[Axis]] = []
     rest = []
+    refused: set[tuple[tuple[int, ...], int]] = set()  # what one array cannot, another of its shape is not asked for: raising takes long
     alone = [a for a in axes if arrays[a[0]].shape[a[1]] > 1 and a[0] not in square]
     tries = min(AXES, TRIED // (1 + sum(1 for _ in equations(evidence.value_jaxpr.jaxpr))))
     for a in axes:
-        if a in alone[:tries] and takes([a]):
+        what = arrays[a[0]].shape, a[1]
+        if a in alone[:tries] and what not in refused and takes([a]):
             groups.append([a])
         else:
+            refused.add(what)
             rest.append(a)
     lengths = sorted({arrays[i].shape[axis] for i, axis in rest})
     for n in lengths:
@@ -224,34 +316,33 @@ def _can_grow(x: np.ndarray, axis: int) -> bool:
     return not distinct or (x.ndim == 1 and np.array_equal(np.sort(x), np.arange(x.size)))
 
 
-def _longer(subject: Subject, arrays: dict[int, np.ndarray], groups: list[list[Axis]], *, long: bool) -> tuple[list[Any], str]:
-    """Return the leaves with the axes of each group grown, and what was done, in words."""
+def _longer(subject: Subject, arrays: dict[int, np.ndarray], groups: list[list[Axis]], lengths: list[int]) -> tuple[list[Any], str, int]:
+    """Return the leaves with the axes of each group of another length, what was done, in words, and the size of the largest."""
     targets: dict[int, dict[int, int]] = {}
-    for place, group in enumerate(groups):
+    for group, m in zip(groups, lengths, strict=True):
         for i, axis in group:
-            n = arrays[i].shape[axis]
-            targets.setdefault(i, {})[axis] = _length(n, place) if long else n + 1
-    if any(np.prod([targets[i].get(axis, n) for axis, n in enumerate(arrays[i].shape)]) > MOST for i in targets):
-        targets = {i: {axis: arrays[i].shape[axis] + 1 for axis in of} for i, of in targets.items()}
+            targets.setdefault(i, {})[axis] = m
+    size = max(math.prod(of.get(axis, n) for axis, n in enumerate(arrays[i].shape)) for i, of in targets.items())
     grown = {}
     for i, of in targets.items():
         x = arrays[i]
         kept = _symmetric(x)
         for axis, m in sorted(of.items()):
-            x = _extended(x, axis, m, i)
-        if kept and len(of) == x.ndim == 2:
-            n = arrays[i].shape[0]
+            x = _extended(x, axis, m, i) if m > x.shape[axis] else np.take(x, range(m), axis)
+        n = arrays[i].shape[0] if x.ndim else 0
+        if kept and len(of) == x.ndim == 2 and x.shape[0] > n:
             x[n:, :n] = x[:n, n:] = 0
             x[n:, n:] = np.diag(np.resize(np.diagonal(arrays[i]), x.shape[0] - n))
         grown[i] = x
     names = dict(zip(subject.places, subject.names, strict=True))
     shapes = [f"{names[i]} of shape {x.shape}" for i, x in sorted(grown.items()) if i in names]
-    return subject.with_arrays(grown), " and ".join(shapes) or "other sizes"
+    return subject.with_arrays(grown), " and ".join(shapes) or "other sizes", size
 
 
-def _length(n: int, place: int) -> int:
+def _length(n: int, place: int, least: int) -> int:
     """Return a length that is longer, odd where ``n`` is even, no multiple of four, and another one for each group."""
-    m = max(n + 1, LONG + (n + LONG + 1) % 2) + 4 * place
+    least = LONG if place else least
+    m = max(n + 1, least + (n + least + 1) % 2) + 4 * place
     return m if m % 4 else m + 2
 
 
