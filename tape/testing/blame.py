@@ -16,6 +16,7 @@ from tape.ops.pullback import pullback
 from tape.testing.evidence import Evidence
 from tape.testing.executables import quickly
 from tape.testing.judgement import is_of_jax
+from tape.testing.measurement import user_rules
 from tape.testing.patterns import pattern_of
 from tape.testing.precise import RULE_PRIMITIVES, Precise, inner
 
@@ -62,8 +63,11 @@ def blamed(evidence: Evidence, pair: int | None) -> str:
             return _named(equations[0])
         wrong = [(eqn, how) for eqn, how in zip(equations, _wrong(evidence, equations, values), strict=True) if how]
     except Exception:  # noqa: BLE001 - whom to blame is a courtesy: the verdict stands without
-        return ""
-    return f"{_named(wrong[0][0])}: {wrong[0][1]}" if wrong else ""
+        equations, wrong = [], []  # some are in loops or branches, where values are not known
+    if wrong:
+        return f"{_named(wrong[0][0])}: {wrong[0][1]}"
+    within = {_named(eqn) for eqn in user_rules(evidence.value_jaxpr) if not is_of_jax(eqn)} if not equations else set()
+    return f"{within.pop()}, in a loop or a branch" if len(within) == 1 else ""
 
 
 def birth(evidence: Evidence, pair: int | None) -> str:
@@ -83,7 +87,7 @@ def birth(evidence: Evidence, pair: int | None) -> str:
         for x, (r, _) in zip(_inexact(inputs), zip(*both, strict=True), strict=True):
             lost = ~np.isfinite(np.asarray(r))
             if lost.any() and np.all(np.isfinite(np.asarray(x))):
-                at = _line_of(eqn)
+                at = line_of(eqn)
                 value = f"{complex(np.asarray(x)[lost].flat[0]):g}" if np.iscomplexobj(x) else f"{float(np.asarray(x)[lost].flat[0]):g}"
                 return f"{eqn.primitive.name}({value})" + (f" at {at}" if at else "") + (", masked by where" if masked else "")
     return ""
@@ -155,7 +159,7 @@ def _differs(r: np.ndarray, g: np.ndarray) -> bool:
 def _named(eqn: JaxprEqn) -> str:
     closed = eqn.params.get(RULE_PRIMITIVES.get(eqn.primitive.name, ""))
     info: Any = getattr(jaxapi.closed(closed).jaxpr, "debug_info", None) if closed is not None else None
-    called = _line_of(eqn)
+    called = line_of(eqn)
     if info is None:
         name = f"the rule of the primitive {eqn.primitive.name}"
     else:
@@ -164,7 +168,7 @@ def _named(eqn: JaxprEqn) -> str:
     return f"{name}, called at {called}" if called else name
 
 
-def _line_of(eqn: JaxprEqn) -> str:
+def line_of(eqn: JaxprEqn) -> str:
     """Return file and line of the user's code that an equation comes from, as far as JAX knows."""
     frames = getattr(getattr(eqn.source_info, "traceback", None), "frames", None) or []
     for frame in frames:

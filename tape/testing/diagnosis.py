@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from tape.testing.blame import birth
 from tape.testing.evidence import Evidence
 from tape.testing.findings import Finding
-from tape.testing.patterns import close, pattern_of
+from tape.testing.paths import missing
+from tape.testing.patterns import close, pattern_of, ties_of
+
+FEW = 16  # elements that are asked about one by one
 
 
 def diagnosed(evidence: Evidence, finding: Finding) -> str:
@@ -19,33 +24,93 @@ def diagnosed(evidence: Evidence, finding: Finding) -> str:
     if r is None or g is None or finding.verdict != "fail" or finding.kind in {"structure", "raises", "numeric", "variant"}:
         return finding.message
     born = "" if np.all(np.isfinite(g)) else birth(evidence, finding.pair)
-    pattern = (
-        f"NaN born at {born}" if born else _sum_missing(evidence, finding) or _of_another(evidence, finding) or pattern_of(r, g, finding.at)
-    )
+    plain = pattern_of(r, g, finding.at, _numbers(evidence, finding))
+    if finding.pair is not None and evidence.probes.pairs[finding.pair].point in evidence.probes.marked and r.shape == g.shape:
+        tied = ties_of(~(np.abs(g - r) <= 1e-5 * np.abs(r)), finding.at, all_may=True)  # where nothing tied, it was right
+        plain = re.sub(r" (everywhere|in places)", f" {tied}", plain) if tied else plain
+    pattern = f"NaN born at {born}" if born else _sum_missing(evidence, finding) or _of_another(evidence, finding, plain) or plain
+    if re.match("wrong|off by the constant", pattern) and finding.kind == "first":
+        step = missing(evidence, finding)
+        pattern = f"{pattern}: {step}" if step else pattern
     order = "right at first order, " if finding.kind == "second" else ""
     special = _of_cotangent(evidence, finding)
-    parts = [special or order + pattern] if finding.kind in {"first", "second"} else [finding.message, pattern]
+    said = finding.kind == "first" or (finding.kind == "second" and "cotangent" not in finding.message)
+    traced = "wrong as traced, though right op by op: " if _traced_alone(evidence, finding) else ""
+    parts = [traced + (special or order + pattern)] if said else [finding.message, pattern]
     return ": ".join(p for p in parts if p)
 
 
+def _traced_alone(evidence: Evidence, finding: Finding) -> bool:
+    """Say whether the same gradient was right when it was computed op by op."""
+    k, r, g = finding.argument, finding.expected, finding.got
+    if evidence.eager is None or finding.kind != "first" or k is None or r is None or g is None or finding.pair not in (0, evidence.nearby):
+        return False
+    eager = evidence.eager[0 if finding.pair == 0 else 1][k]
+    return eager.shape == r.shape and bool(np.abs(eager - r).max(initial=0) < 0.01 * np.abs(g - r).max(initial=0))
+
+
+def _numbers(evidence: Evidence, finding: Finding) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return for which numbers, at all points, the gradient of an argument is wrong, and for which right, if it has one for each."""
+    k, r = finding.argument, finding.expected
+    if (
+        finding.kind != "first"
+        or k is None
+        or finding.at is None
+        or r is None
+        or r.shape != finding.at.shape
+        or np.iscomplexobj(finding.at)
+    ):
+        return None
+    numbers, off, moving = [], [], []
+    for b, pair in enumerate(evidence.probes.pairs):
+        rule, g = evidence.measured["r"][k][2 * b], evidence.measured["g"][k][2 * b]
+        if pair.point in evidence.adrift or not (np.all(np.isfinite(rule)) and np.all(np.isfinite(g))):
+            continue
+        scale = float(np.max(np.abs(rule), initial=0))
+        numbers.append(evidence.probes.points[pair.point][k])
+        off.append(np.abs(g - rule) > 1e-5 * np.abs(rule) + 1e-12 * scale)
+        moving.append(off[-1] | (np.abs(rule) > 1e-9 * scale))
+    if not numbers:
+        return None
+    x, wrong, known = (np.concatenate([np.ravel(a) for a in of]) for of in (numbers, off, moving))
+    plain = np.abs(x) > 1e-2 * np.min(np.abs(x[wrong]), initial=np.inf)  # near zero, a difference may be too small to be seen
+    return x[wrong], x[known & ~wrong & plain]
+
+
 def _of_cotangent(evidence: Evidence, finding: Finding) -> str:
-    """Say whether it is wrong for some cotangents only."""
-    if finding.kind != "first" or finding.argument is None or finding.pair is None or 0 not in evidence.seen or finding.pair == 0:
+    """Say whether it is wrong for some cotangents only, or in what it does with them."""
+    k, b = finding.argument, finding.pair
+    if finding.kind != "first" or k is None or b is None or 0 not in evidence.seen or evidence.probes.pairs[b].point != 0:
         return ""
-    pair = evidence.probes.pairs[finding.pair]
-    if pair.point != 0:
-        return ""
-    r, g = evidence.measured["r"][finding.argument], evidence.measured["g"][finding.argument]
-    if not np.allclose(r[0], g[0], rtol=1e-4, equal_nan=True):
-        return ""
-    size = float(np.max(np.abs(g[2 * finding.pair]), initial=0))
-    clipped = "1e" in pair.why and size < 0.1 * float(np.max(np.abs(r[2 * finding.pair]), initial=0))
+    pair = evidence.probes.pairs[b]
+    r, g = evidence.measured["r"][k], evidence.measured["g"][k]
+    if b == 0 or not np.allclose(r[0], g[0], rtol=1e-4, equal_nan=True):
+        return _unlinear(evidence, g)
+    size = float(np.max(np.abs(g[2 * b]), initial=0))
+    clipped = "1e" in pair.why and size < 0.1 * float(np.max(np.abs(r[2 * b]), initial=0))
     what = f": no gradient is larger than {size:.3g}, so the cotangent is clipped" if clipped and "1e-" not in pair.why else ""
     return f"not linear in the cotangent, wrong for {pair.why}{what}"
 
 
-def _of_another(evidence: Evidence, finding: Finding) -> str:
-    """Say whether the gradient is that of another argument, or has that in addition."""
+def _unlinear(evidence: Evidence, g: np.ndarray) -> str:
+    """Say whether the gradient at the given point does not follow the cotangent."""
+    here = {pair.why: g[2 * b] for b, pair in enumerate(evidence.probes.pairs) if pair.point == 0}
+    large = next((b for b, pair in enumerate(evidence.probes.pairs) if pair.why.startswith("a cotangent of size 1e")), 0)
+    if not all(np.all(np.isfinite(x)) for x in here.values()) or not np.any(g[0]):
+        return ""
+    if len(here) > 2 and all(close(x, g[0]) for x in here.values()):
+        return "the same for all cotangents, as if the cotangent were left out"
+    zero = here.get("the cotangent zero")
+    if zero is not None and np.any(zero):
+        return f"not linear in the cotangent: {zero.flat[int(np.argmax(np.abs(zero)))]:.4g} for the cotangent zero"
+    cts, of = (evidence.at(b)[1][0].flat[:1] for b in (large, 0))
+    if of.size and not close(g[2 * large], (cts / of)[0] * g[0]):
+        return f"not linear in the cotangent: the gradient for one {(cts / of)[0].real:.3g} times as large is another"
+    return ""
+
+
+def _of_another(evidence: Evidence, finding: Finding, plain: str) -> str:
+    """Say whether the gradient is that of another argument, or has that in addition; ``plain`` is how it can be said without."""
     k, b = finding.argument, finding.pair
     if finding.kind != "first" or k is None or b is None or finding.got is None:
         return ""
@@ -56,7 +121,8 @@ def _of_another(evidence: Evidence, finding: Finding) -> str:
             continue
         for sign, said in ((1, ""), (-1, ", with the sign flipped")):
             if close(g, sign * other) and np.any(other):
-                return f"the gradient of {name}{said}"
+                simple = "sign" in plain or "too" in plain
+                return f"the gradient of {name}{said}" + (f" (or {plain})" if simple else "")
             if close(g, r[k][2 * b] + sign * other) and np.any(other):
                 return f"the gradient of {name} is {'added' if sign > 0 else 'taken away'}"
     return ""
@@ -69,6 +135,12 @@ def _sum_missing(evidence: Evidence, finding: Finding) -> str:
     if finding.kind != "first" or k is None or b is None or r is None or g is None or np.allclose(g, 0):
         return ""
     x, cts = evidence.at(b)
+    if not evidence.untraced and len(cts) == 1 and cts[0].shape == r.shape and 1 < r.size <= FEW:
+        own = [np.where(np.arange(r.size).reshape(r.shape) == i, cts[0], 0) for i in range(r.size)]
+        rows = evidence.one_by_one([(x, [ct]) for ct in own])["r"][k]
+        alone = np.array([row.flat[i] for i, row in enumerate(rows)]).reshape(r.shape)
+        if close(g, alone) and not close(r, alone):
+            return "as if each element of the result depended on its own element alone"
     tried, texts = [], []
     for o, ct in enumerate(cts):
         for axis in range(ct.ndim):

@@ -47,6 +47,7 @@ class Evidence:
         by_differences: whether these alone are the reference.
         measured: values and gradients of reference ("y", "r") and rule ("rule_y", "g"), per array, for all pairs and their twins.
         seen: the pairs at which the function is finite.
+        eager: the gradients that were computed op by op (:func:`tape.testing.native.differentiate`), if any.
 
     """
 
@@ -69,6 +70,7 @@ class Evidence:
     native_rule: Any = None
     measured: dict[str, list[np.ndarray]] = dataclasses.field(default_factory=dict)
     seen: list[int] = dataclasses.field(default_factory=list)
+    eager: list[list[np.ndarray]] | None = None
 
     @functools.cached_property
     def eps(self) -> float:

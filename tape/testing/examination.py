@@ -156,20 +156,19 @@ class Examination:
         eager = native.differentiate(self.evidence) if self.evidence.explore and not self._failed else None
         if isinstance(eager, Finding):
             self._hear([eager])
-        if self.findings:
+        if self.findings or isinstance(eager, Finding):
             return
         self._begin(STAGES[2])
         try:
             self._prepare()
         except Exception as e:  # noqa: BLE001 - a rule is the user's: it may raise anything
-            self._hear([self.evidence.raises(e)])
+            self._hear(self._stuck(eager, e))
         if self.findings:
             return
-        assert not isinstance(eager, Finding)
         try:
             self._compare(eager)
         except Exception as e:  # noqa: BLE001 - as above
-            self._hear([self.evidence.raises(e)])
+            self._hear(self._stuck(eager, e))
             return
         evidence = self.evidence
         if 0 not in evidence.seen:
@@ -185,6 +184,10 @@ class Examination:
         if not self._failed and self._order >= 2:
             self._begin(STAGES[8])
             self._hear(check_second(evidence, self.votes, settled=self._settled))
+
+    def _stuck(self, eager: list[native.Gradients] | None, error: Exception) -> Sequence[Finding]:
+        """Return what is wrong where the derivative raises: that a rule keeps what belongs to another call, if it is that."""
+        return list(native.stale(self.evidence, eager) if eager is not None else ()) or [self.evidence.raises(error)]
 
     def _variants(self) -> Iterator[Item]:
         """Check the same function for arguments of other sizes and with other masks where it looks wrong there."""
@@ -247,7 +250,7 @@ class Examination:
         if evidence.iterates:  # solvers with an absolute tolerance do not see what is far below it
             seen = [b for b in seen if not pairs[b].why.startswith("a cotangent of size 1e-")]
         beyond = [b for b in seen if not evidence.probes.inside[pairs[b].point]]
-        evidence = self._know(rtol=rtol, measured=measured, seen=[b for b in seen if b not in beyond])
+        evidence = self._know(rtol=rtol, measured=measured, seen=[b for b in seen if b not in beyond], eager=eager)
         if eager is None and 0 not in evidence.seen:
             self._hear([infinite()])
             return

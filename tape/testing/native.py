@@ -75,6 +75,15 @@ def differentiate(evidence: Evidence) -> list[Gradients] | Finding:
     return calls
 
 
+def stale(evidence: Evidence, calls: list[Gradients]) -> Iterator[Finding]:
+    """Tell whether another forward pass changed a gradient; asked where nothing else can be computed."""
+    for k, (g, was) in enumerate(zip(calls[BETWEEN], calls[0], strict=True)):
+        if g.shape == was.shape and not np.all((np.abs(g - was) <= np.sqrt(evidence.eps) * (np.abs(was) + _typical(was))) | _alike(g, was)):
+            text = TURNS[BETWEEN][1]
+            at = evidence.probes.points[0][k]
+            yield fail(k, "repeat", f"wrong {text}", expected=was, got=g, at=at, why=text.removeprefix("at "))
+
+
 def check_finite(evidence: Evidence) -> Iterator[Finding]:
     """Tell where JAX's derivative of a function without rules of its own is lost to the function's dtypes."""
     own = Precise(evidence.subject.first, keep=_all)
@@ -131,7 +140,10 @@ def compare(evidence: Evidence, native: list[Gradients], suspects: set[tuple[int
             yield coarse(k, "native", **(evidence.details(k, 0) | {"got": native[0][k]}))
         elif 0 not in wrong or (k not in known and len(wrong) < len(native)):
             point, text = TURNS[wrong[0]]
-            yield _wrong(evidence, "jit" if wrong == [JIT] else "repeat", f"wrong {text}", native[wrong[0]][k], k, pairs[point], text)
+            by_ops = {0, BETWEEN} <= set(wrong) and JIT not in wrong
+            message = "wrong op by op, though right under jit" if by_ops else f"wrong {text}"
+            why = evidence.probes.pairs[0].why if by_ops else text
+            yield _wrong(evidence, "jit" if wrong == [JIT] else "repeat", message, native[wrong[0]][k], k, pairs[point], why)
         elif k not in known:
             dtype = evidence.subject.leaves[k].dtype
             yield _wrong(

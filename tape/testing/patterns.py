@@ -7,8 +7,11 @@ import numpy as np
 _TURNED = "of the right size, but turned: a factor is conjugated, or should be"
 
 
-def pattern_of(r: np.ndarray, g: np.ndarray, at: np.ndarray | None) -> str:
-    """Say how ``g`` differs from ``r``."""
+Seen = tuple[np.ndarray, np.ndarray]
+
+
+def pattern_of(r: np.ndarray, g: np.ndarray, at: np.ndarray | None, seen: Seen | None = None) -> str:
+    """Say how ``g`` differs from ``r``; ``seen`` has the numbers for which it was wrong and those for which it was right, at all points."""
     if r.shape != g.shape:
         return f"shape {g.shape} instead of {r.shape}"
     if not np.all(np.isfinite(g)):
@@ -23,6 +26,9 @@ def pattern_of(r: np.ndarray, g: np.ndarray, at: np.ndarray | None) -> str:
     if scale == 0:
         return "not zero, though the derivative is"
     if close(g, r):
+        small = ~(np.abs(g - r) <= 1e-5 * np.abs(r))
+        if small.any() and not small.all():  # what is wrong is small beside the rest
+            return pattern_of(r[small], g[small], None).removesuffix(" everywhere") + _where(small, at, seen)
         return f"off by {float(np.max(np.abs(g - r))) / scale:.1g} of its size"
     if close(g, -r):
         return "sign flipped"
@@ -35,7 +41,10 @@ def pattern_of(r: np.ndarray, g: np.ndarray, at: np.ndarray | None) -> str:
     moving = np.abs(r) > 1e-9 * scale
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = (g / r)[moving & off]
-    where = "everywhere" if np.all(off | ~moving) else _where(off, at).strip()
+    everywhere = np.all(off | ~moving)
+    where = ties_of(off, at) or (
+        ("where " + region if (region := seen and _region(*seen)) else "everywhere") if everywhere else _where(off, at, seen).strip()
+    )
     if ratio.size and np.all(np.abs(ratio - ratio[0]) <= 0.02 * np.abs(ratio[0] - 1)) and np.all(moving | ~off):
         factor = ratio[0]
         if np.all(np.abs(ratio) < 1e-12):
@@ -46,17 +55,18 @@ def pattern_of(r: np.ndarray, g: np.ndarray, at: np.ndarray | None) -> str:
         factor = np.real(factor)
         if abs(factor + 1) < 1e-6:
             return f"sign flipped {where}"
-        if factor > 1:
-            return f"{factor:.6g}x too large {where}"
-        return f"{1 / factor:.6g}x too small {where}" if factor > 0 else f"{factor:.4g} times the derivative {where}"
+        if factor <= 0:
+            return f"{factor:.4g} times the derivative {where}"
+        size, more = (factor, "large") if factor > 1 else (1 / factor, "small")
+        return f"{size:.6g}x too {more} {where}{_length(size, r.shape) if where == 'everywhere' else ''}"
     if np.iscomplexobj(r) and np.any(r.imag) and close(np.abs(g), np.abs(r)):
         return _TURNED
     difference = (g - r)[off]
     if difference.size > 1 and np.all(np.abs(difference - difference[0]) <= 1e-5 * np.abs(difference[0])):
         return f"off by the constant {difference[0]:.4g} {where}"
     if off.sum() < off.size:
-        return f"wrong{_where(off, at)} ({int(off.sum())} of {off.size} elements)"
-    return "wrong everywhere" if off.size > 1 else "wrong"
+        return f"wrong{_where(off, at, seen)} ({int(off.sum())} of {off.size} elements)"
+    return f"wrong {where}" if off.size > 1 or where != "everywhere" else "wrong"
 
 
 def _shape_pattern(r: np.ndarray, g: np.ndarray) -> str:
@@ -71,15 +81,31 @@ def _shape_pattern(r: np.ndarray, g: np.ndarray) -> str:
                 return f"off by one along axis {axis}"
         if close(g, np.flip(r, axis)):
             return f"reversed along axis {axis}"
-        if close(g, np.broadcast_to(r.sum(axis, keepdims=True), r.shape)):
+        average = np.broadcast_to(r.mean(axis, keepdims=True), r.shape)
+        if close(g, average * r.shape[axis]) and not close(r, average):
             return f"summed over axis {axis}, which was not broadcast"
-        if close(g, np.broadcast_to(r.mean(axis, keepdims=True), r.shape)):
+        if close(g, average):
             return f"averaged over axis {axis}"
         if close(g, np.cumsum(r, axis)):
             return f"added up along axis {axis}"
     if r.size > 1 and close(np.sort(g.real.ravel()), np.sort(r.real.ravel())):
         return "the right numbers in the wrong places"
     return ""
+
+
+def _length(factor: float, shape: tuple[int, ...]) -> str:
+    """Say which axis is as long as a factor, for that is how a mean differs from a sum."""
+    axes = [axis for axis, n in enumerate(shape) if n > 2 and abs(factor - n) < 1e-4 * n]
+    return f", which is the size of axis {axes[0]}" if axes else ""
+
+
+def ties_of(off: np.ndarray, at: np.ndarray | None, *, all_may: bool = False) -> str:
+    """Say whether all that is off are elements equal to others, and some elements are not (unless ``all_may``)."""
+    if at is None or np.iscomplexobj(at) or at.shape != off.shape or not at[off].any():
+        return ""
+    _, places, counts = np.unique(at, return_inverse=True, return_counts=True)
+    tied = (counts > 1)[places].reshape(at.shape)
+    return "where elements are equal" if np.all(tied[off]) and (all_may or not np.all(tied)) else ""
 
 
 def _inside(x: np.ndarray, shift: int, axis: int) -> np.ndarray:
@@ -96,17 +122,14 @@ def close(a: np.ndarray, b: np.ndarray) -> bool:
         return bool(a.size and np.all(np.abs(a - b) <= 1e-6 * np.abs(b) + 1e-9 * scale))
 
 
-def _where(off: np.ndarray, at: np.ndarray | None) -> str:
+def _where(off: np.ndarray, at: np.ndarray | None, seen: Seen | None = None) -> str:
     """Say what the elements in question have in common."""
     if np.all(off):
         return " everywhere"
     if at is not None and not np.iscomplexobj(at) and at.shape == off.shape:
-        for text, mask in (("x < 0", at < 0), ("x > 0", at > 0), ("x = 0", at == 0), ("x != 0", at != 0), ("|x| > 1", np.abs(at) > 1)):
-            if np.array_equal(mask, off):
-                return f" where {text}"
-        bound = _bound(at[off], at[~off])
-        if bound:
-            return f" where {bound}"
+        region = (seen and _region(*seen)) or _region(at[off], at[~off])
+        if region:
+            return f" where {region}"
     for axis in range(off.ndim):
         for text, i in (("first", 0), ("last", -1)):
             mask = np.zeros_like(off)
@@ -118,12 +141,29 @@ def _where(off: np.ndarray, at: np.ndarray | None) -> str:
     return " in places"
 
 
-def _bound(off: np.ndarray, right: np.ndarray) -> str:
-    """Say which side of a number all of ``off`` are on and none of ``right``, if there is one; it is the roundest between them."""
+def _region(off: np.ndarray, right: np.ndarray) -> str:
+    """Say which side of a number, or between which two, all of ``off`` are and none of ``right``; they are the roundest that there are."""
+    if not off.size or not right.size:
+        return ""
+    for text, tell in (("x < 0", np.less), ("x > 0", np.greater), ("x = 0", np.equal), ("x != 0", np.not_equal)):
+        if np.all(tell(off, 0)) and not np.any(tell(right, 0)):
+            return text
+    if np.all(off == np.round(off)) and not np.any(right == np.round(right)):
+        return "x is a whole number" if np.unique(off).size > 1 else f"x = {off[0]:g}"
+    if min(np.unique(off).size, np.unique(right).size) < 2:
+        return ""
     for name, a, b in (("x", off, right), ("|x|", np.abs(off), np.abs(right))):
         for sign, low, high in (("<", np.max(a), np.min(b)), (">", np.max(b), np.min(a))):
-            if low < high and min(len(off), len(right)) > 1:
-                middle = 0.5 * (low + high)
-                rounded = (np.round(middle, k) for k in range(-3, 6))
-                return f"{name} {sign} {next((r for r in rounded if low < r < high), middle):g}"
+            if low < high:
+                return f"{name} {sign} {_round(low, high):g}"
+    for name, a, b in (("x", off, right), ("|x|", np.abs(off), np.abs(right))):
+        below, above = b[b < np.min(a)], b[b > np.max(a)]
+        if below.size + above.size == b.size:
+            return f"{_round(np.max(below), np.min(a)):g} < {name} < {_round(np.max(a), np.min(above)):g}"
     return ""
+
+
+def _round(low: float, high: float) -> float:
+    """Return the roundest number between two."""
+    middle = 0.5 * (low + high)
+    return next((r for r in (np.round(middle, k) for k in range(-3, 6)) if low < r < high), middle)

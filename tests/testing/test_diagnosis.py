@@ -1,0 +1,105 @@
+"""What a report says of a wrong gradient: for which numbers, which step, what it does with the cotangent, whose rule."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tape
+from tape.testing import GradientMismatch, check_gradients
+from tests.testing.cases import ruled
+
+X = np.float32([0.7, -1.3, 0.4, 2.1])
+A = np.random.default_rng(0).normal(size=(3, 4)).astype("float32")
+tanh = ruled(jnp.tanh, lambda kept, ct: (ct / jnp.cosh(kept[0]),))
+
+
+def where(wrong, *numbers):
+    """Return a sine with half the gradient for some numbers, and where to look at it."""
+    return ruled(jnp.sin, lambda kept, ct: (ct * jnp.cos(kept[0]) * jnp.where(wrong(kept[0]), 0.5, 1),)), (np.float32(numbers),)
+
+
+def only(on_values, traced):
+    """Return a sine with a factor in its rule, for values and for tracers."""
+    return ruled(jnp.sin, lambda kept, ct: (ct * jnp.cos(kept[0]) * (traced if isinstance(kept[0], jax.core.Tracer) else on_values),))
+
+
+def cubed():
+    """Return a cube that takes no heed of its cotangent when it is differentiated again."""
+    return ruled(lambda x: x**3, lambda kept, ct: (jax.lax.stop_gradient(ct) * 3 * kept[0] ** 2,))
+
+
+def stored():
+    """Return a square of the tape whose class keeps the argument."""
+
+    class Square(tape.Function):
+        @staticmethod
+        def forward(ctx, x):
+            Square.x = x
+            return x**2
+
+        @staticmethod
+        def backward(ctx, g):
+            return 2 * g * Square.x
+
+    return Square.apply
+
+
+SAID = {
+    "a bound": (*where(lambda x: x > 1, 0.3, -1.0, 2.5, 3.5), "2x too small where x > 1"),
+    "between two bounds": (*where(lambda x: (x > 0.5) & (x < 1), 0.1, 0.6, 0.7, 0.9, 1.4, 2.0), "too small where 0.4 < x < 0.96"),
+    "whole numbers": (*where(lambda x: x == jnp.round(x), 0.3, 1.7, 2.6, -1.2), "where x is a whole number"),
+    "a number alone": (*where(lambda x: x > 3, 3.0), "2x too small where x > 3"),
+    "equal elements": (
+        ruled(jnp.max, lambda kept, ct: (ct * (kept[0] == jnp.max(kept[0])),)),
+        (X,),
+        "2x too large where elements are equal",
+    ),
+    "a small element": (
+        ruled(lambda x: x * jnp.float32([1e8, 1, 1, 1e-8]), lambda kept, ct: (ct * jnp.float32([1e8, 1, 1, 2e-8]),)),
+        (X,),
+        "2x too large at the last index of axis 0",
+    ),
+    "a mean": (
+        ruled(lambda x: jnp.mean(x, 1), lambda kept, ct: (jnp.broadcast_to(ct[:, None], kept[0].shape),)),
+        (A,),
+        "4x too large everywhere, which is the size of axis 1",
+    ),
+    "another argument": (ruled(jnp.subtract, lambda kept, ct: (-ct, ct)), (X, X + 3), "the gradient of argument 1 (or sign flipped)"),
+    "a product": (ruled(lambda x: x * jnp.sin(x), lambda kept, ct: (ct * jnp.sin(kept[0]),)), (X,), "through sin at test_diagnosis.py:"),
+    "a mean that is taken off": (ruled(lambda x: x - jnp.mean(x), lambda kept, ct: (ct,)), (X,), "is missing"),
+    "a sign of one term": (
+        ruled(lambda x: jnp.exp(x) + jnp.cos(x), lambda kept, ct: (ct * (jnp.exp(kept[0]) + jnp.sin(kept[0])),)),
+        (X,),
+        "has the wrong sign",
+    ),
+    "a diagonal": (
+        ruled(jax.nn.softmax, lambda y, ct: (y * (1 - y) * ct,), lambda x: (jax.nn.softmax(x),) * 2),
+        (X,),
+        "depended on its own element alone",
+    ),
+    "no cotangent": (ruled(lambda x: jnp.sum(jnp.sin(x)), lambda kept, ct: (jnp.cos(kept[0]),)), (X,), "the same for all cotangents"),
+    "more than the cotangent": (ruled(jnp.sin, lambda kept, ct: (ct * jnp.cos(kept[0]) + 0.1,)), (X,), "0.1 for the cotangent zero"),
+    "the cotangent's size": (ruled(jnp.sin, lambda kept, ct: (jnp.abs(ct) * jnp.cos(kept[0]),)), (X,), "not linear in the cotangent"),
+    "the cotangent, twice": (cubed(), (X,), "does not depend on the cotangent as it should"),
+    "traced": (only(1, 1.01), (X,), "wrong as traced, though right op by op: 1.01x too large"),
+    "op by op": (only(1.01, 1), (X,), "wrong op by op, though right under jit: 1.01x too large"),
+    "in a loop": (lambda x: jax.lax.scan(lambda c, a: (tanh(c + a), c), 0.1, x)[0], (X,), "in a loop or a branch"),
+    "in a branch": (lambda x: jax.lax.cond(x.sum() > 0, tanh, jnp.sin, x), (X,), "in a loop or a branch"),
+    "what another call keeps": (stored(), (X,), "wrong at a third call, with the first values, when another forward pass"),
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_what_is_wrong_is_said(name):
+    fun, args, words = SAID[name]
+    with pytest.raises(GradientMismatch) as caught:
+        check_gradients(fun, *args)
+    assert words in " ".join(str(caught.value).split())
+
+
+def test_what_is_wrong_everywhere_but_too_little_to_be_seen_near_zero_has_no_bound():
+    fun = ruled(jnp.tanh, lambda kept, ct: (ct * (1 - jnp.tanh(kept[0])),))
+    with pytest.raises(GradientMismatch) as caught:
+        check_gradients(fun, X)
+    assert caught.value.report.failures[0].diagnosis == "wrong everywhere"
