@@ -57,7 +57,7 @@ def derivatives(middle: np.ndarray | float, right: np.ndarray, left: np.ndarray,
         bent = np.max(np.where(np.isfinite(curved), curved, 0.0), axis=0)
         span = np.maximum(np.abs(right - middle), np.abs(left - middle))
         unseen = (bent > ROUGH * noise) & (bent > 0.1 * np.max(np.where(np.isfinite(span), span, 0.0), axis=0))
-        noise = np.where(unseen, np.inf, np.maximum(noise, bent)) / steps
+        noise = np.where(unseen, np.inf, np.maximum(np.maximum(noise, bent), _unseen(middle, right, left))) / steps
         both = _extrapolated((right - left) / (2 * steps), noise, RATIO**2, RATIO**2)
         return (
             both,
@@ -78,7 +78,22 @@ def curvature(middle: np.ndarray | float, right: np.ndarray, left: np.ndarray, n
     """
     steps = STEPS.reshape(-1, *[1] * (np.ndim(right) - 1))
     with np.errstate(invalid="ignore", over="ignore"):
+        noise = np.maximum(noise, _unseen(middle, right, left))
         return _extrapolated((right + left - 2 * middle) / steps**2, 4 * noise / steps**2, RATIO**2, RATIO**2)
+
+
+def _unseen(middle: np.ndarray | float, right: np.ndarray, left: np.ndarray) -> np.ndarray:
+    """Return the least change there is, where shorter steps make none to either side, and longer ones one in proportion.
+
+    What is less is lost to rounding inside of the function, as in ``x - sin(x)`` of a small x. Few flat functions look like that: those
+    that rise to both sides of some flat ground, of which is less known then.
+    """
+    moved = np.minimum(np.abs(right - middle), np.abs(left - middle))
+    n = np.clip(np.argmin(moved > 0, axis=0), 3, None)  # steps from the longest on that make a change; 0 where all do
+    longer, long, least = (np.take_along_axis(moved, n[None] - i, 0)[0] for i in (3, 2, 1))
+    in_proportion = [(a > b / RATIO / 2) & (a < 2 * b / RATIO) for a, b in ((longer, long), (long, least))]
+    still = np.all(moved[-1:] == 0, axis=0)
+    return np.where(still & in_proportion[0] & in_proportion[1] & np.isfinite(least), least, 0.0)
 
 
 def _extrapolated(column: np.ndarray, rounding: np.ndarray, first: float, factor: float) -> Estimate:

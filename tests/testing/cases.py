@@ -304,6 +304,7 @@ RIGHT = {
     "plain": (jnp.tanh, (X,)),
     "rule": (ruled(jnp.sin, lambda r, ct: (ct * jnp.cos(r[0]),)), (X,)),
     "forward rule": (pushed(jnp.sin, lambda p, t: (jnp.sin(p[0]), t[0] * jnp.cos(p[0]))), (X,)),
+    "cancelled": (ruled(lambda x: x - jnp.sin(x), lambda r, ct: (ct * (1 - jnp.cos(r[0])),)), (np.float32(1e-4),)),
     "square of 30": (lambda x: x**2, (np.float32([30.0, -30.0]),)),
     "relu at zero": (jax.nn.relu, (np.float32([0.0, 1.0, -1.0, 0.0]),)),
     "abs at zero": (jnp.abs, (np.float32([0.0, 1.0, -1.0]),)),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tape.testing.differences import STEPS, Estimate, derivatives
+from tape.testing.differences import STEPS, Estimate, curvature, derivatives
 
 
 def logistic(x):
@@ -31,6 +31,10 @@ HARD = {
     **{f"cosine at {x:g}": (lambda t, x=x: np.cos(x * (1 + t)), -x * np.sin(x)) for x in (1e6, 1.3e6, 3e7, 3e9)},
     **{f"chaos at {x:g}": (lambda t, x=x: logistic(x * (1 + t)), x * logistic_slope(x)) for x in (0.11, 0.3, 0.7)},
     **{f"root at {x:g}": (lambda t, x=x: np.sqrt(abs(x + 0.1 * t)), 0.05 / np.sqrt(x)) for x in (1e-8, 1e-6, 1e-3)},
+    **{
+        f"cancelled at {x:g}": (lambda t, x=x: x * (1 + t) - np.sin(x * (1 + t)), x * 2 * np.sin(x / 2) ** 2)
+        for x in (9e-5, 1e-4, 3e-4, 1e-3)
+    },
     "steep": (lambda t: np.tanh(1e6 * t + 0.3), 1e6 * (1 - np.tanh(0.3) ** 2)),
     "in single precision": (lambda t: float(np.float32(np.sin(1 + t))), np.cos(1)),
 }
@@ -54,6 +58,20 @@ def test_an_easy_derivative_is_known_well(name):
     for estimate in estimates(fun):
         assert abs(estimate.value - slope) <= 1e-6 * max(abs(slope), 1e-6)
         assert estimate.error <= 1e-5 * max(abs(slope), 1e-6)
+
+
+def test_what_is_lost_inside_of_a_function_is_no_curvature_of_zero():
+    x = 1e-4
+    right, left = (x * (1 + t) - np.sin(x * (1 + t)) for t in (STEPS, -STEPS))
+    estimate = curvature(x - np.sin(x), right, left, 4 * np.finfo(float).eps * (x - np.sin(x)))
+    assert not estimate.apart(x * x * np.sin(x))
+
+
+def test_flat_ground_is_flat():
+    for fun in (lambda t: max(t - 0.01, 0.0), lambda t: 1 + 1e-3 * t**2, lambda t: t**3, lambda t: max(abs(t) - 0.01, 0.0)):
+        both, *_ = estimates(fun)
+        assert abs(both.value) <= 1e-9
+        assert both.error <= 1e-6
 
 
 def test_a_kink_has_two_slopes():
