@@ -41,7 +41,10 @@ class CompiledStep:
         self.bindings: list[Binding] = []
         run = jaxapi.jaxpr_as_fun(step.jaxpr)
 
-        def program(*arrays: jax.Array) -> object:
+        def program(*arrays: jax.Array | None) -> object:
+            if any(x is None for x in arrays):  # it may be a result as it is, so that nothing else would refuse it
+                msg = "a value that the step reads is pending"
+                raise TypeError(msg)
             return run(*arrays)
 
         program.__name__ = program.__qualname__ = step.name

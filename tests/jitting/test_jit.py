@@ -1215,6 +1215,27 @@ def test_a_step_in_its_steady_state_is_seen_to_be_inside_a_transformation():
             assert float(v) == 5.0
 
 
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda c, w: c.requires_grad_(),
+        lambda c, w: c.detach(),
+        lambda c, w: c.value,
+        lambda c, w: (c.detach(), 2 * w),
+        lambda c, w: setattr(w, "value", c.value),
+    ],
+    ids=["becomes a leaf", "detached", "its array", "beside another", "assigned"],
+)
+def test_a_pending_capture_that_is_a_result_as_it_is_runs_first(step):
+    results = []
+    for way in (lambda f: f, tape.jit):
+        pending, w = tape.constant(W) * 2, tape.Variable(W)
+        result = way(lambda c=pending, w=w: step(c, w))()
+        results.append([np.asarray(x.value if isinstance(x, tape.Variable) else x) for x in (*jax.tree.leaves(result), pending, w)])
+    for ours, expected in zip(*results, strict=True):
+        close(ours, expected)
+
+
 def test_a_pending_capture_runs_first_and_the_rest_stays_pending(stats):
     w = tape.Variable(W)
     a, b = w * 2, w * 3
