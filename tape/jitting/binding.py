@@ -93,7 +93,7 @@ class Binding(layout.Bound):
         outcome = self._outcome = step.outcome
         self._written: list[tuple[Any, Any, Place, int]] = []  # Variables, what they become, and which result they get
         self._joined: list[tuple[Any, int]] = []  # those that become one through which gradients flow
-        self._renewed: list[Any] = []  # those that become others
+        self._renewed: list[tuple[Any, int | None]] = []  # those that become others, and their gradients
         self._cleared: list[Extra] = []
         self._accumulated: list[tuple[Extra, int]] = []
         for change in outcome.changes:
@@ -105,14 +105,16 @@ class Binding(layout.Bound):
                 else:
                     self._joined.append((v, change.value))
                 if change.anew:
-                    self._renewed.append(v)
+                    self._renewed.append((v, change.grad))
+            if change.anew and change.value is not None:
+                continue
             if change.grad is not None and change.grad < 0:
                 self._cleared.append(extra_of(v))
             elif change.grad is not None:
                 self._accumulated.append((extra_of(v), change.grad))
         trees = [outcome.returned, *[s.content for s in slots]]
         wanted = [n for tree in trees for kind, n in tree.leaves if kind == MADE]
-        wanted += [n for _, n in (*self._accumulated, *self._joined)]
+        wanted += [n for _, n in (*self._accumulated, *self._joined, *self._renewed) if n is not None and n >= 0]
         for n in wanted:
             if outcome.made[n].grad >= 0 and outcome.made[n].grad not in wanted:
                 wanted.append(outcome.made[n].grad)
@@ -289,10 +291,12 @@ class Binding(layout.Bound):
         for v, number in self._joined:
             new = variables[number]
             v._segment, v._place, v._cell = new._segment, new._place, new._cell
-        for v in self._renewed:
+        for v, grad in self._renewed:
             name, v._extra = v.name, None
             if name is not None:
                 v.name = name
+            if grad is not None and grad >= 0:
+                extra_of(v).grad = variables[grad]
         for slot in self.slots:
             slot.holder.place.put(slot.key, self._built(slot.content, variables, results))
 

@@ -1215,6 +1215,22 @@ def test_a_step_in_its_steady_state_is_seen_to_be_inside_a_transformation():
             assert float(v) == 5.0
 
 
+@pytest.mark.parametrize("way", [lambda f: f, tape.jit])
+def test_a_variable_that_becomes_another_keeps_the_gradient_that_it_is_given_then(way):
+    w = tape.Variable(W)
+    c = (w * 2).detach()
+
+    @way
+    def step():
+        c[0] = w[1]
+        c.grad = w.detach() * 3
+
+    for _ in range(3):
+        step()
+        close(c.grad, 3 * W)
+        assert c.requires_grad
+
+
 @pytest.mark.parametrize(
     "step",
     [
