@@ -15,7 +15,8 @@ from tape.terminal.progress import working_on
 
 __all__ = ["compute_bound", "dispatch_bound", "one_thread"]
 
-SETTLED = 2500  # steps: programs in which numbers are constants come that late
+# Steps until programs come in which numbers are constants: of small arrays, and of large ones.
+SETTLED, SETTLED_LARGE = 2500, 100
 
 
 @contextlib.contextmanager
@@ -55,7 +56,7 @@ def dispatch_bound(report: Report, effort: Effort, chosen: frozenset[str]) -> No
 
 def compute_bound(report: Report, effort: Effort, chosen: frozenset[str]) -> None:
     """Compare steps on large arrays."""
-    effort = replace(effort, batch_seconds=5 * effort.batch_seconds)
+    effort = replace(effort, batch_seconds=5 * effort.batch_seconds, settle_steps=SETTLED_LARGE)
     for workload in compute.WORKLOADS:
         if not chosen or workload.name in chosen:
             working_on(workload.name)

@@ -27,7 +27,8 @@ from tape.programs.telling import begun, told
 from tape.statistics import STATS
 
 # So many calls with the same numbers, and they become constants: as many as are predicted to take so many seconds.
-FEWEST, MOST, _WATCHED = 32, 256, 0.25
+FEWEST, MOST, _WATCHED = 8, 256, 0.1
+MISSES = 32  # calls with other ones, at least, until those that are other ones become arguments again
 
 # What is predicted, in seconds, so that the second program takes over at the same call in every run: results are the same from run to run.
 _COMPILE, _COMPILE_ENTRY = 0.05, 3e-3
@@ -238,7 +239,7 @@ class Steady(layout.Numbers):
         return self._general(*given)
 
     def _miss(self, known: _Known, given: Sequence[Any]) -> None:
-        """Note that numbers are other ones; where they are so as often as they were the same, those become arguments again."""
+        """Note that numbers are other ones; where they are so as often as they were the same, or more, those become arguments again."""
         self._calls -= 1
         if self._calls <= 0:
             self._known, self._calls, self._special, self._way = _known(given, known.left(given)), 0, None, None
@@ -293,7 +294,7 @@ class Steady(layout.Numbers):
         else:
             STATS.compiled(job.seconds)
             STATS.reasons["numbers that stay the same"] += 1
-            self._special, self._calls = special, self._steady
+            self._special, self._calls = special, max(self._steady, MISSES)
             self._way, self._until = _way(special.program, len(special.others) + len(special.known.values), special.known), 0
         self._job = None
 

@@ -56,7 +56,7 @@ def test_numbers_that_stay_the_same_become_constants_once(stats):
         check(step(1.5, 1), 1.5, 1)
     assert stats.reasons["numbers that stay the same"] == 1
     stats.reset()
-    for numbers_given in ((1.5, 1), (2.5, 1), (1.5, 0), (-1.5, 2), (1.5, 1)) * 20:
+    for numbers_given in ((1.5, 1), (2.5, 1), (1.5, 0), (-1.5, 2), (1.5, 1)) * 10:  # fewer misses than change it
         check(step(*numbers_given), *numbers_given)
     assert stats.interpreted == stats.compiles == stats.programs == 0
 
