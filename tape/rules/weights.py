@@ -50,7 +50,7 @@ def _exp(x: Any, rest: Any) -> list[Any]:
     head = half(r)
     change, fourth = difference(r, -0.5 * head * head)
     series = polynomial(r, [1 / factorial(n) for n in range(3, 6 if x.dtype.itemsize < 8 else 9)])
-    missing = fourth + 0.5 * (r - head) * (r + head) + series * (r * r * r) + (first + second + third - smallest) * (1 + r)
+    missing = fourth + 0.5 * (r - head) * (r + head) + series * (r * r * r) + (first + second + third - smallest) * (1 + (r + 0.5 * r * r))
     head = lax.reduce_precision(change, info.nexp, info.nmant - 12)
     number = short * (lax.reduce_precision(lax.exp(log(2.0) * whole), info.nexp, 0) / _STEPS)
     return [*difference(number, -number * head), number * (change - head), number * missing]
