@@ -57,9 +57,12 @@ def _exp(x: Any, rest: Any) -> list[Any]:
 
 
 def softmax(x: Any, axes: tuple[int, ...]) -> Any:
-    """Softmax along axes, with what the differences from the largest were rounded by: the exponential multiplies it."""
+    """Softmax along axes, with what the differences from the largest were rounded by: the exponential multiplies it.
+
+    Infinities have all the weight.
+    """
     top = jnp.max(x, axes, keepdims=True)
-    weight = lax.exp(x - top) * (1 + difference(x, top)[1])
+    weight = lax.exp(jnp.where(x == jnp.inf, 0, x - top)) * (1 + difference(x, top)[1])
     return weight / jnp.sum(weight, axes, keepdims=True)
 
 

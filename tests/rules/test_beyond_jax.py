@@ -46,6 +46,14 @@ def test_running_sums_that_begin_with_nothing_give_it_no_share():
     np.testing.assert_allclose(shares, [0, 0, 3 + 9 / 4, 27 / 4, 0], rtol=1e-6)
 
 
+@pytest.mark.parametrize("logsumexp", [tape.nn.logsumexp, tape.scipy.special.logsumexp])
+def test_infinities_share_the_weight_of_a_sum_of_exponentials(logsumexp):
+    """JAX has NaN for them, and 0 for the others; where all are minus infinity, nothing is a share."""
+    x = np.array([[np.inf, 0.5, -np.inf], [np.inf, 1.0, np.inf], [-np.inf, -np.inf, -np.inf]], "float32")
+    shares = tape.grad(lambda x: logsumexp(x, axis=1).sum())(x)
+    np.testing.assert_array_equal(shares, [[1, 0, 0], [0.5, 0, 0.5], [np.nan] * 3])
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(("name", "middle"), [("cumlogsumexp", 100.0), ("cumprod", 1.0)])
