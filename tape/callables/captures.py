@@ -230,7 +230,7 @@ def trace_capturing(fun: Callable[..., Any], avals: Sequence[Any], callables: Se
         used = captures.used
         missed = captures.missed()
         if attempt:  # a Variable that is made anew at every trace belongs to none
-            missed = [v for v in missed if v._cell[0] is None or v._extra is None or not v._extra.inside]
+            missed = [v for v in missed if v._cell[0] is None or v._extra is None or v._extra.inside is not True]
         if not missed:
             repeatable = not captures.foreign and not jaxpr.effects
             return Trace(jaxpr, shapes, [known[i] for i in used], [*range(len(avals)), *[len(avals) + i for i in used]], repeatable)

@@ -124,7 +124,8 @@ def made(leaf: Handle) -> None:
     if jaxapi.in_trace():
         met()
         extra = extra_of(leaf)
-        extra.inside = extra.inside is not False
+        if extra.inside is None:
+            extra.inside = True
     scope = LOCAL.scope
     scope.forward.make(leaf._cell)
     if scope.trace is not NOBODY and isinstance(leaf._cell[0], jaxapi.Tracer):
@@ -201,14 +202,17 @@ def met() -> None:
 def note_origin(variable: Handle) -> None:
     """Have a Variable that is about to become a leaf, or another result, know whether it was made inside of the running transformation."""
     if jaxapi.in_trace():
-        extra_of(variable).inside = made_inside(variable)
+        around = [ref for ref in _MET.keyrefs() if made_inside(variable, ref())]
+        extra_of(variable).inside = made_inside(variable) or frozenset(around)
 
 
-def made_inside(variable: Handle) -> bool:
-    """Tell whether a Variable without a tracer was made inside of the JAX transformation that is running."""
-    if variable._extra is not None and variable._extra.inside is not None:
-        return variable._extra.inside
-    segment, before = variable._segment, _MET.get(jaxapi.current_trace())
+def made_inside(variable: Handle, trace: Any = None) -> bool:
+    """Tell whether a Variable without a tracer was made inside of a JAX transformation, of the innermost one that is running by default."""
+    inside: Any = None if variable._extra is None else variable._extra.inside
+    trace = trace or jaxapi.current_trace()
+    if inside is not None:
+        return inside is True or weakref.ref(trace) in inside
+    segment, before = variable._segment, _MET.get(trace)
     if segment is None or before is None:
         return False
     pending, slots, serial = before

@@ -51,7 +51,7 @@ class Extra:
     def __init__(self) -> None:
         self.grad: Any = None
         self.assigned = False  # .grad was set by the user, not by a sweep
-        self.inside: bool | None = None  # made inside a JAX transformation; None where the segment says so
+        self.inside: Any = None  # True: made inside the JAX transformation that runs; else those that it is of; None: the segment says so
         self.name: str | None = None
         self.node: LeafNode | None = None
         self.post_hooks: dict[int, Callable[..., Any]] = {}

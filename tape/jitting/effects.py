@@ -113,7 +113,7 @@ class Effects(Captures):
         self._where[id(cell)] = user_line()
 
     def _unexpected(self, variable: Handle) -> None:
-        inside = id(variable._cell) in self._own or (variable._extra is not None and variable._extra.inside)
+        inside = id(variable._cell) in self._own or (variable._extra is not None and variable._extra.inside is True)
         if not inside and id(variable) not in self._ours:
             self.unknown.setdefault(id(variable), variable)
             if variable._cell[0] is None:

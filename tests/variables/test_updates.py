@@ -394,6 +394,24 @@ def test_a_parameter_that_a_transformed_function_makes_of_results_gets_gradients
         close(transformed(fun)(1.0), 3.0)
 
 
+@pytest.mark.parametrize(
+    ("become", "expected"),
+    [(tape.Variable.unchain, 4.0), (tape.Variable.requires_grad_, 4.0), (lambda v: setattr(v, "value", np.ones(3, np.float32)), 2.0)],
+)
+def test_what_a_transformation_made_stays_its_own_whatever_an_inner_one_makes_of_it(become, expected):
+    def slope(v, a):
+        jax.vmap(lambda b: (become(v), b)[1])(jnp.ones(2))
+        v.requires_grad_()
+        (v * v * a).sum().backward()
+        return v.grad.value
+
+    ones = np.ones(3, np.float32)
+    close(jax.jit(lambda a: slope(tape.numpy.ones(3) * 2.0, a))(ones), np.full(3, expected))
+    outside = tape.numpy.ones(3) * 2.0
+    with pytest.raises(LeakedTracerError, match="exists only"):
+        jax.jit(lambda a: slope(outside, a))(ones)
+
+
 def cumulative(x):
     def body(c, x):
         c += x
