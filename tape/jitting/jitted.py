@@ -246,7 +246,9 @@ class Jitted(Generic[P, R]):
             raise TapeTypeError(msg)
         bound = kept.get(_KEY)
         if bound is None:
-            bound = kept[_KEY] = _Bound()
+            bound = _Bound()
+            kind = type if isinstance(instance, type) else object  # a class of a classmethod
+            kind.__setattr__(instance, _KEY, bound)
         key = (self, id(instance))
         if key not in bound:
             bound[key] = Jitted(types.MethodType(self.__wrapped__, instance), self._shifted())

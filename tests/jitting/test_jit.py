@@ -1109,6 +1109,25 @@ def test_methods():
     assert ref() is None
 
 
+def test_methods_of_classes():
+    class Model:
+        scale = tape.Variable(3.0)
+
+        @classmethod
+        @tape.jit
+        def scaled(cls, x):
+            return cls.scale * x
+
+    class Larger(Model):
+        scale = tape.Variable(5.0)
+
+    for _ in range(2):
+        assert [float(m.scaled(2.0)) for m in (Model, Larger, Model())] == [6.0, 10.0, 6.0]
+    Model.scale = tape.Variable(4.0)
+    Model.scaled(2.0).backward()
+    assert (float(Model.scaled(2.0)), float(Model.scale.grad)) == (8.0, 2.0)
+
+
 def test_arguments_by_name_keep_their_names_in_any_order():
     step = tape.jit(lambda *, b, a: a - b)
     one, five = jnp.float32(1), jnp.float32(5)
