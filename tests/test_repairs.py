@@ -1189,6 +1189,18 @@ ROWS = {
             "same(got[0], 2 * A)",
         ),
         (
+            "tape.jit(lambda a: (a * n for n in (1, 2)))(x)",
+            "return a list",
+            "v = tape.jit(lambda a: [a * n for n in (1, 2)])(x)[1]",
+            "same(v, 2 * A)",
+        ),
+        (
+            "tape.jit(lambda a: lambda: 2 * a)(x)",
+            "make the object outside",
+            "y = tape.jit(lambda a: a)(x); v = (lambda: 2 * y)()",
+            "same(v, 2 * A)",
+        ),
+        (
             "tape.jit(lambda a: total(h).backward())(x)",
             "return what is to be differentiated",
             "tape.jit(lambda a: total(h * a))(x).backward()",

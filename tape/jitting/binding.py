@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from tape import layout
 from tape.callables.captures import held
@@ -309,7 +311,12 @@ class Binding(layout.Bound):
             return results[x]
         if kind == SAME:
             return self.sources[x]
-        return self.sources[x]._extra.grad if kind == GRADIENT else x
+        if kind == GRADIENT:
+            return self.sources[x]._extra.grad
+        return x.copy() if isinstance(x, _OF_ITS_CALLER) else x
+
+
+_OF_ITS_CALLER = (np.ndarray, set, bytearray, deque)  # who may write to it; the next call returns it as it was
 
 
 def _input(v: Handle, *, reached: bool) -> Handle:

@@ -7,14 +7,14 @@ to Variables that were there before, and to plain objects.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 
 from tape.callables.objects import MISSING, Writable
-from tape.callables.reach import Stored, spelled
-from tape.errors import LeakedTracerError, ReleasedTapeError, TapeError, UnrecordedGradientError
+from tape.callables.reach import Reach, Stored, spelled
+from tape.errors import LeakedTracerError, ReleasedTapeError, TapeError, TapeTypeError, UnrecordedGradientError
 from tape.graph.kinds import Kind, Place, kind_of, why_unrecorded
 from tape.graph.segment import NOTHING, Handle, LeafNode, Segment, WayBack, itself, made_at, outside
 from tape.graph.trees import flatten, leaves_of
@@ -108,7 +108,7 @@ def stand_in(kept: KeptArray, traced: Any) -> None:
 class Outcome:
     """What a trace leaves behind; made inside the trace, from what the function returned."""
 
-    def __init__(self, effects: Effects, returned: object) -> None:
+    def __init__(self, effects: Effects, returned: object, passed: Collection[int]) -> None:
         self.values: list[Any] = []  # the flat results: traced values, no two the same
         self.made: list[Made] = []
         self.live: list[Any] = []  # traced Variables through which gradients flow
@@ -122,6 +122,9 @@ class Outcome:
         self._sources = {id(v): i for i, v in enumerate(effects.sources)}
         self._grads = {id(g): i for i, g in enumerate(effects.grads) if g is not None}
         self.returned = self._tree(returned)
+        for kind, x in self.returned.leaves:
+            if kind == PLAIN:
+                self._check_plain(x, passed)
         for i, v in enumerate(effects.sources):
             self._change(i, v)
         for holder in effects._holders:
@@ -203,6 +206,23 @@ class Outcome:
         if not isinstance(v._cell[0], Tracer):
             self._effects._unexpected(v)
         return (MADE, self._make(v))
+
+    def _check_plain(self, x: object, passed: Collection[int]) -> None:
+        """Refuse to return an object again at every call that belongs to one call: used up by it, or with an argument in it."""
+        what = f"jit: the function returned an object of type {type(x).__name__}"
+        if isinstance(x, (Iterator, AsyncIterator, Awaitable)):
+            advice = "return a list of what it yields" if isinstance(x, Iterator) else "call a function of tape.jit inside of the async one"
+            msg = f"{what}, which can be used once, and every call would return this one; {advice}"
+            raise TapeTypeError(msg)
+        kept = {id(h.place.at) for h in self._effects._holders}
+        for key, edges in Reach([x]).edges.items():
+            if key in passed and any(id(e.holder) not in kept for e in edges):
+                aval = edges[0].content._place.kind.aval
+                msg = (
+                    f"{what}, in which an argument of this call is (a Variable of shape {aval.shape}, dtype {aval.dtype}), and every call "
+                    "would return this one; return the Variable, and make the object outside"
+                )
+                raise TapeTypeError(msg)
 
     def _change(self, i: int, v: Handle) -> None:
         before = self._effects.touched.get(id(v))

@@ -7,7 +7,7 @@ again with that one among them.  Gradients of what it returns are the tape's own
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -124,11 +124,12 @@ def trace_step(
 ) -> TracedStep:
     """Trace a step."""
     sources = list({id(v): v for v in (*given, *[v for v, _ in reached.variables.values()])}.values())
+    passed = {id(v) for v in given} - reached.variables.keys()
     kept: list[KeptArray] = []
     for attempt in range(_ATTEMPTS):
         _unshare(sources)
         effects = Effects([*sources, *[record.constant(k.array()) for k in kept]], reached.holders)
-        step = TracedStep(name, *_trace(effects, call, avals, kept))
+        step = TracedStep(name, *_trace(effects, call, avals, kept, passed))
         step.kept = dict(enumerate(kept, len(sources)))
         effects.escaped()
         missed = effects.missed()
@@ -159,7 +160,7 @@ def _unshare(sources: Sequence[Handle]) -> None:
 
 
 def _trace(
-    effects: Effects, call: Callable[[Sequence[Any]], object], avals: Sequence[Any], kept: Sequence[KeptArray]
+    effects: Effects, call: Callable[[Sequence[Any]], object], avals: Sequence[Any], kept: Sequence[KeptArray], passed: Collection[int]
 ) -> tuple[ClosedJaxpr, Effects, Outcome, _Pull | None]:
     """Trace the step, and the sweep of what it returns."""
     outcome: Any = None
@@ -171,7 +172,7 @@ def _trace(
             effects.begin(arrays[len(avals) :])
             for k, source in zip(kept, effects.sources[len(effects.sources) - len(kept) :], strict=True):
                 stand_in(k, effects.read(source)._cell[0])
-            outcome = Outcome(effects, call(arrays[: len(avals)]))
+            outcome = Outcome(effects, call(arrays[: len(avals)]), passed)
             results = list(outcome.values)
             pull = _sweep(effects, outcome, arrays, results) if outcome.live else None
             outcome.drop_traced()

@@ -1128,6 +1128,56 @@ def test_methods_of_classes():
     assert (float(Model.scaled(2.0)), float(Model.scale.grad)) == (8.0, 2.0)
 
 
+async def _coroutine(x):
+    return x
+
+
+@pytest.mark.parametrize(
+    ("function", "kind"),
+    [
+        (lambda x: (y * 2 for y in [x]), "generator"),
+        (lambda x: {"all": map(abs, [x])}, "map"),
+        (_coroutine, "coroutine"),
+        (lambda x: lambda: x * 2, "function"),
+        (lambda x: x.sum, "method"),
+        (lambda x: functools.partial(tnp.add, x), "partial"),
+        (lambda x: collections.deque([x]), "deque"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:coroutine", "ignore:Python iterable")
+def test_objects_of_one_call_are_not_returned(function, kind):
+    step = tape.jit(function)
+    for _ in range(2):
+        with pytest.raises(TapeTypeError, match=f"an object of type {kind}, .* every call would return this one"):
+            step(tape.Variable(2.0))
+
+
+def test_objects_that_know_no_argument_are_returned():
+    w = tape.Variable(1.0)
+    holder = types.SimpleNamespace(a=None)
+
+    @tape.jit
+    def step(x):
+        holder.a = x
+        return holder, lambda: w * 3, len
+
+    for value in (1.0, 2.0):
+        x = tape.Variable(value)
+        same, triple, _ = step(x)
+        assert same is holder
+        assert holder.a is x
+        assert float(triple()) == 3.0
+
+
+def test_what_a_caller_writes_to_the_next_one_does_not_see():
+    step = tape.jit(lambda x: (np.zeros(2), {1}, x))
+    for _ in range(3):
+        zeros, numbers, _ = step(1.0)
+        assert (zeros.tolist(), numbers) == ([0.0, 0.0], {1})
+        zeros += 1
+        numbers.add(2)
+
+
 def test_arguments_by_name_keep_their_names_in_any_order():
     step = tape.jit(lambda *, b, a: a - b)
     one, five = jnp.float32(1), jnp.float32(5)
