@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from oracles import jax_vjp, own_vjp
 
+import tape
+
 REALS = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -45,3 +47,16 @@ def test_conversion_to_an_integer_carries_no_gradient():
         (jnp.float32(1),),
     )
     assert own == 2.0
+
+
+@pytest.mark.parametrize("exponent", [2**31, 2**33, -(2**31) - 1])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "complex64"])
+def test_a_power_is_of_any_whole_number(exponent, dtype):
+    x = tape.Variable(np.ones(2, dtype))
+    y = x**exponent
+    gradient = tape.gradients(y, x, np.ones(2), create_graph=True)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(gradient.numpy(), np.full(2, exponent).astype(dtype))
+        np.testing.assert_array_equal(
+            tape.gradients(gradient, x, np.ones(2)).numpy(), np.full(2, float(exponent) * (exponent - 1)).astype(dtype)
+        )

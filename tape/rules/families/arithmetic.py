@@ -71,8 +71,8 @@ def _integer_pow(ct: Any, out: Any, x: Any, *, y: int, **_: Any) -> Any:
     if not y:
         return None
     if x.dtype.itemsize > 2:
-        return ct * (y * (plane.power(x, y - 1) if y < 0 and jnp.iscomplexobj(x) else lax.integer_pow(x, y - 1)))
-    return lax.convert_element_type(wide(ct) * (y * lax.integer_pow(wide(x), y - 1)), x.dtype)
+        return ct * (float(y) * (plane.power(x, y - 1) if y < 0 and jnp.iscomplexobj(x) else lax.integer_pow(x, y - 1)))
+    return lax.convert_element_type(wide(ct) * (float(y) * lax.integer_pow(wide(x), y - 1)), x.dtype)
 
 
 elementwise(
