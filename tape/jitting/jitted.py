@@ -254,6 +254,11 @@ class Jitted(Generic[P, R]):
             bound[key] = Jitted(types.MethodType(self.__wrapped__, instance), self._shifted())
         return bound[key]
 
+    def __reduce__(self) -> Any:  # as functions are, by name; a method goes with its object
+        if isinstance(self.__wrapped__, types.FunctionType):
+            return self.__wrapped__.__qualname__
+        return Jitted, (self.__wrapped__, self._options)
+
     def _shifted(self) -> dict[str, Any]:
         """Return the options for a method without its first parameter."""
         options = dict(self._options)

@@ -1433,11 +1433,33 @@ def test_the_program_is_that_of_jax():
     assert layers[0][0].grad is None
 
 
-def test_it_cannot_be_pickled_but_its_objects_can():
+@tape.jit
+def halved(x):
+    return x / 2
+
+
+class Stepping:
+    def __init__(self):
+        self.w = tape.Variable(2.0)
+        self.step = tape.jit(self.product)
+        self.step(1.0)
+
+    def product(self, x):
+        return self.w * x
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])  # noqa: S301 - just made
+def test_it_is_copied_and_pickled_as_functions_are(copied):
+    assert copied(halved) is halved is copy.copy(halved)
     m = Model.__new__(Model)
     m.w = tape.Variable(W)
-    restored = pickle.loads(pickle.dumps(m))  # noqa: S301 - just made
-    close(restored.w, W)
+    close(copied(m).w, W)
+    one = Stepping()
+    other = copied(one)
+    other.w.value = 3.0
+    assert [float(s.step(2.0)) for s in (one, other)] == [4.0, 6.0]
+    with pytest.raises((AttributeError, pickle.PicklingError), match=r"lambda"):
+        pickle.dumps(tape.jit(lambda x: x))
 
 
 def test_ctrl_c_leaves_all_that_a_step_writes_or_nothing():
