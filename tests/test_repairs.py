@@ -537,6 +537,12 @@ ROWS = {
             "same(g, np.diag(2 * (A + 1j)))",
         ),
         (
+            "tape.jacfwd(lambda v: tnp.abs(v) ** 2)(A + 1j)",
+            "use tape.jacrev",
+            "g = tape.jacrev(lambda v: tnp.abs(v) ** 2)(A + 1j)",
+            "same(g, np.diag(2 * (A - 1j)))",
+        ),
+        (
             "tape.checkpoint(lambda v: v * v, x, use_reentrant=False)",
             "returns a function, which takes the arguments",
             "y = tape.checkpoint(lambda v: v * v)(x)",

@@ -107,6 +107,16 @@ def _jacobian(
 
 
 def _check_kinds(name: str, call: Call, *, holomorphic: bool, allow_int: bool) -> None:
+    if holomorphic and any(not jnp.issubdtype(v.dtype, jnp.complexfloating) for v in (*call.inputs, *call.outputs)):
+        msg = f"{name}: holomorphic=True needs complex inputs and complex outputs"
+        raise TapeTypeError(msg)
+    for v in call.inputs:
+        if name == "jacfwd" and not holomorphic and jnp.issubdtype(v.dtype, jnp.complexfloating):
+            msg = (
+                f"jacfwd: an argument is complex ({v.dtype}, shape {v.shape}), and columns say how it matters along the real axis only; "
+                "use tape.jacrev for a real output, or pass holomorphic=True"
+            )
+            raise TapeTypeError(msg)
     for v in call.outputs:
         if jnp.issubdtype(v.dtype, jnp.complexfloating) and not holomorphic:
             msg = f"{name}: the function returned a complex array ({v.dtype}, shape {v.shape}); pass holomorphic=True, or return real parts"

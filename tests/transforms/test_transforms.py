@@ -96,6 +96,28 @@ def test_holomorphic_and_complex():
             tape.grad(f, **options)(z)
 
 
+@pytest.mark.parametrize("shape", [(), (2,)])
+@pytest.mark.parametrize("holomorphic", [False, True])
+@pytest.mark.parametrize("transform", ["jacrev", "jacfwd", "hessian"])
+def test_jacobians_of_complex_functions_are_those_of_jax_or_refused(transform, holomorphic, shape):
+    z, a = jnp.full(shape, 1.0 + 2.0j), jnp.full(shape, 2.0)
+    for of in (
+        lambda xp, z: xp.abs(z),
+        lambda xp, z: (xp.abs(z) ** 2).sum(),
+        lambda xp, z: (xp.real(z), xp.imag(z)),
+        lambda xp, z: z * z,
+        lambda xp, z: xp.ones(2),
+    ):
+        for x in (z, a):
+            try:
+                expected = getattr(jax, transform)(lambda z, of=of: of(jnp, z), holomorphic=holomorphic)(x)
+            except TypeError:
+                with pytest.raises(TapeTypeError, match=r"jac.*complex"):
+                    getattr(tape, transform)(lambda z, of=of: of(tnp, z), holomorphic=holomorphic)(x)
+            else:
+                same(getattr(tape, transform)(lambda z, of=of: of(tnp, z), holomorphic=holomorphic)(x), expected)
+
+
 def test_integer_arguments():
     def f(x, i):
         return x[i] * 2.0 + x.sum() * i
