@@ -287,7 +287,7 @@ def _function_of(fun: object) -> type[Function] | None:
 def _positions(argnums: int | Sequence[int] | None, count: int, static: Sequence[int]) -> frozenset[int]:
     if argnums is None:
         return frozenset(range(count)) - frozenset(i % count for i in static if isinstance(i, int) and -count <= i < count)
-    listed = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    listed = tuple(argnums) if hasattr(argnums, "__iter__") else (argnums,)
     for i in listed:
         if not isinstance(i, (int, np.integer)) or not -count <= i < count:
             msg = f"argnums names argument {i!r}, but the function is called with {count} positional arguments"

@@ -149,9 +149,9 @@ class Call:
         return (result, self.result(self.aux)) if self.has_aux else result
 
     def chosen(self, leaves: Sequence[object], argnums: int | Sequence[int]) -> object:
-        """Return one value per input in the tree of the chosen arguments: of the only one, if ``argnums`` is an int."""
+        """Return one value per input in the tree of the chosen arguments: of the only one, if ``argnums`` is one number."""
         tree = jax.tree.unflatten(self.tree, leaves)
-        return tree[0] if isinstance(argnums, int) else tree
+        return tree if hasattr(argnums, "__iter__") else tree[0]
 
 
 def variable(name: str, value: object) -> Any:

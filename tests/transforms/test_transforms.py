@@ -34,7 +34,7 @@ def vector(x, w):
     return {"y": x * x * w, "z": (x * w).sum()}
 
 
-@pytest.mark.parametrize("argnums", [0, 1, -1, (0,), (0, 1), (1, 0)])
+@pytest.mark.parametrize("argnums", [0, 1, -1, np.int64(1), (0,), (0, 1), (1, 0)])
 def test_grad_of_pytrees(argnums):
     same(tape.grad(scalar, argnums)(TREE, B), jax.grad(scalar, argnums)(TREE, B))
     same(tape.value_and_grad(scalar, argnums=argnums)(TREE, B), jax.value_and_grad(scalar, argnums=argnums)(TREE, B))
