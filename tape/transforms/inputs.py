@@ -13,10 +13,10 @@ from tape.errors import TapeTypeError, TapeValueError, UnrecordedGradientError
 from tape.graph import boundary
 from tape.graph.constants import refused
 from tape.graph.kinds import Place, differentiable, kind_of, why_unrecorded
-from tape.graph.scope import in_mode
+from tape.graph.scope import LOCAL, in_mode
 from tape.graph.segment import Handle, LeafNode, WayBack, made_at
 from tape.graph.trees import flatten, mapped, variables_in
-from tape.graph.trie import SWEEP
+from tape.graph.trie import CONSTANT, SWEEP
 from tape.mirrored.detachment import detach
 from tape.modes import enable_grad
 from tape.ops.kernel import Op
@@ -119,6 +119,8 @@ class Call:
         """Return a tree of Variables as the caller wants it: arrays for a plain call, Variables otherwise."""
         if self.plain:
             return mapped(_plain, tree)
+        if LOCAL.scope.mode == CONSTANT:
+            return mapped(_cut, tree)
         if not self.nested:
             end = _unrecorded if self._unrecorded else _severed
             return mapped(lambda x: end(x) if isinstance(x, Handle) and x._place.kind.requires_grad else x, tree)
@@ -133,7 +135,9 @@ class Call:
     def product(self, tree: object, directions: Sequence[object]) -> object:
         """Return derivatives along directions (tangents, cotangents) as the caller wants them: they depend on those too."""
         kinds = [d._place.kind for d in directions if isinstance(d, Handle)]
-        return tree if any(kind.requires_grad or kind.unrecorded for kind in kinds) else self.gradient(tree)
+        if not any(kind.requires_grad or kind.unrecorded for kind in kinds):
+            return self.gradient(tree)
+        return mapped(_cut, tree) if LOCAL.scope.mode == CONSTANT else tree
 
     def settle(self) -> None:
         """Give up the differentiable outputs of a plain call, once swept: what only another sweep from them would read is not kept."""
@@ -164,6 +168,11 @@ def _severed(variable: Handle) -> Any:
     if boundary.is_traced(variable):
         return record.handle(None, Place(-1, kind_of(variable._place.kind.aval)), [look(variable)])
     return detach(variable)
+
+
+def _cut(value: object) -> object:
+    """Return what a call under ``no_grad`` returns."""
+    return detach(value) if isinstance(value, Handle) and (value._place.kind.requires_grad or boundary.is_traced(value)) else value
 
 
 def _unrecorded(variable: Handle) -> Any:

@@ -251,6 +251,50 @@ def test_under_no_grad():
         same(tape.grad(lambda x: (x * x).sum())(A), 2 * A)
 
 
+@pytest.mark.parametrize("captures", [False, True])
+def test_results_under_no_grad_require_none(captures):
+    x, w = tape.Variable(A), tape.Variable(A + 1)
+    given = A if captures else x
+
+    def vector(x):
+        return tnp.sin(x * w)
+
+    def scalar(x):
+        return vector(x).sum(), vector(x)
+
+    def results():
+        y, pull = tape.vjp(vector, given)
+        z, push = tape.linearize(vector, given)
+        return [
+            tape.grad(scalar, has_aux=True)(given),
+            tape.value_and_grad(scalar, has_aux=True)(given),
+            tape.jvp(vector, (given,), (given,)),
+            tape.jacrev(vector)(given),
+            tape.hvp(lambda x: vector(x).sum(), (given,), (given,)),
+            (y, pull(A), pull(x), z, push(A), push(x)),
+        ]
+
+    recorded = jax.tree.leaves(results(), is_leaf=lambda v: isinstance(v, tape.Variable))
+    with tape.no_grad():
+        constants = jax.tree.leaves(results(), is_leaf=lambda v: isinstance(v, tape.Variable))
+    assert all(v.requires_grad for v in recorded)
+    assert not any(v.requires_grad for v in constants)
+    for constant, v in zip(constants, recorded, strict=True):
+        same(constant.value, v.value)
+
+
+def test_under_no_grad_jax_sees_constants():
+    def scalar(x):
+        return tnp.sin(x * x).sum()
+
+    def run(a):
+        with tape.no_grad():
+            slope = tape.grad(scalar)(tape.Variable(a))
+        return (slope * a).value.sum()
+
+    np.testing.assert_allclose(jax.grad(run)(A), tape.grad(scalar)(A), rtol=1e-6)
+
+
 # -- errors ------------------------------------------------------------------------------------------------------------------
 
 
