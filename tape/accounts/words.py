@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from tape.accounts.records import Compilation, Limited, Line, Site
+from tape.accounts.records import Compilation, Line, Site
 from tape.terminal import aligned, clipped, coloured, columns, counted, named, painted, placed, short_files, source_of
 
 # Why what is pending runs: what happened, and what would avoid it.
@@ -42,23 +41,7 @@ _NAMED = 4  # ops that are named
 _NO_BREAK = "\u00a0"  # a space at which no line ends
 
 
-class Counts(Protocol):
-    """What is told: :class:`tape.statistics.Stats`."""
-
-    executed: int
-    interpreted: int
-    compiles: int
-    compile_seconds: float
-    hits: int
-    sites: Limited
-
-    @property
-    def flushes(self) -> Counter[str]:
-        """Runs by reason."""
-
-    @property
-    def compilations(self) -> tuple[Compilation, ...]:
-        """The latest ones."""
+Counts = Any  # tape.statistics.Stats, which has this module's words for its text
 
 
 def told(stats: Counts, *, color: bool | None = None) -> str:

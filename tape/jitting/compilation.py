@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
 
 import jax
 
@@ -200,19 +200,10 @@ def _said_of_state(step: TracedStep, reached: Reach, given: int) -> dict[str, st
     return said
 
 
-class Compiled(Protocol):
-    """What is asked of a function of ``tape.jit``."""
-
-    name: str
-    reasons: list[str]  # why it was traced, the latest last
-    calls: int
-    __wrapped__: Callable[..., Any]
+_MADE: Bounded[Hashable, weakref.ref[Any]] = Bounded("functions of tape.jit", 512)  # by code and line, the last one
 
 
-_MADE: Bounded[Hashable, weakref.ref[Compiled]] = Bounded("functions of tape.jit", 512)  # by code and line, the last one
-
-
-def change_of(jitted: Compiled, line: Line | None, last: int) -> Change:
+def change_of(jitted: Any, line: Line | None, last: int) -> Change:
     """Say why it was traced, where it is called at this line, from which a function was compiled ``last`` at that call."""
     text = jitted.reasons[-1] if jitted.reasons else "first call"
     if text == "first call":

@@ -26,12 +26,9 @@ from tape.graph.trie import SWEEP, State
 from tape.layout import Choice
 from tape.ops.building import JaxprBuilder
 from tape.programs import numbers
-from tape.programs.background import Job
 from tape.programs.devices import settling, there_are_several
 from tape.programs.foresight import Part
-from tape.programs.policy import LIMIT, STALLS, TIME
 from tape.programs.retention import forget, held, stored
-from tape.programs.telling import begun, told
 from tape.statistics import STATS
 
 FEW = 16  # steps, before the second program is compiled,
@@ -58,16 +55,13 @@ def deferring(program: Choice, state: State, part: Part | None) -> Deferral | No
 class Deferral:
     """Whether the gradients of a program are among its results: decided as each run ends, for the next one."""
 
-    __slots__ = ("_brief", "_calls", "_due", "_job", "_part", "_waits", "_wanted", "_whole", "before", "later", "others")
-
     def __init__(self, program: Choice, part: Part, later: frozenset[int]) -> None:
         live = program.live
         self._part = part
         self.later = tuple([slot for slot in live if slot in later])
         self.others = tuple([slot for slot in live if slot not in later])
         self._calls, self._due, self._wanted = 0, FEW, FEW
-        self._waits = 0
-        self._job: tuple[Job, Callable[..., Sequence[Any]]] | None = None
+        self._further: numbers.Further | None = None
         self._whole = program.executable  # with all results: known from the beginning, as several threads may change over at once
         self._brief: Callable[..., Sequence[Any]] | None = None
         self.before: Callable[[], Segment | None] = lambda: None  # the segment whose gradients wait
@@ -91,12 +85,14 @@ class Deferral:
 
     def _advance(self, program: Choice, values: Sequence[Any]) -> None:
         """Have the program without gradients compiled, or run from now on."""
-        job, brief = self._job, self._brief
-        if brief is not None or (job is not None and self._made(*job, len(values))):
-            program.executable = self._brief
-        elif job is None:
+        if self._further is None:
             self._due = self._calls + self._part.work.calls
             self._begin(program.live, values)
+        elif self._brief is None and (made := self._further.made()) is not None:
+            self._brief = settling(numbers.reading(self._further.run, self._part.used, len(values))) if made else None
+            self._due = self._due if made else sys.maxsize
+        if self._brief is not None:
+            program.executable = self._brief
 
     def _begin(self, live: tuple[int, ...], values: Sequence[Any]) -> None:
         part = self._part
@@ -106,25 +102,9 @@ class Deferral:
         joined = JaxprBuilder(once=True)
         results = joined.inline(part.jaxpr, [joined.input(v.aval) for v in part.jaxpr.jaxpr.invars])
         closed = joined.closed([results[live.index(slot)] for slot in self.others])
-        self._job = job, _ = numbers.compiling(closed, [values[i] for i in part.used], part.settings, part.work)
+        compiling = numbers.compiling(closed, [values[i] for i in part.used], part.settings, part.work)
         change = Change("deferred", "gradients that nobody looks at are results no longer")
-        told(job, begun("program", None, part.work.names, change, line=part.work.line))
-
-    def _made(self, job: Job, run: Callable[..., Sequence[Any]], leaves: int) -> bool:
-        """Take the program without gradients, if the background has it; tell whether it is there."""
-        waits = self._waits < STALLS and TIME.waits()
-        self._waits += waits
-        if not job.made_within(LIMIT if waits else 0.0):
-            return False
-        try:
-            job.wait()
-        except Exception:  # noqa: BLE001 - the compiler refuses it
-            self._due = sys.maxsize
-            return False
-        STATS.compiled(job.seconds)
-        STATS.reasons["gradients that nobody looks at"] += 1
-        self._brief = settling(numbers.reading(run, self._part.used, leaves))
-        return True
+        self._further = numbers.Further(*compiling, part.work, change, "gradients that nobody looks at")
 
     def compute(self, deferred: Deferred) -> None:
         """Give gradients their values, and have the program with all results run again for a while."""

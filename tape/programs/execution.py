@@ -7,6 +7,7 @@ that comes back is compiled whole in the background, and runs compiled when that
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -51,20 +52,6 @@ class Program(layout.Choice):
     ``roots`` tells how many Variables that are held require grad, ``site`` from which line it runs; ``whole`` that it is compiled at its
     first meeting and never changes (``tape.reproducible``); ``packs`` that a function of the user's sees also what is kept besides.
     """
-
-    __slots__ = (
-        "_buying",
-        "_compiles",
-        "_compiling",
-        "_meetings",
-        "_renting",
-        "_seen",
-        "_several",
-        "_shown",
-        "_used",
-        "keep",
-        "whole",
-    )
 
     executable: Callable[..., Sequence[Any]] | None
     kept: Kept
@@ -134,10 +121,10 @@ class Program(layout.Choice):
         new = [e for e in entries if e.kernel in unmet] if unmet else []
         cold = [e for e in entries if e.kernel.cold] if any(kernel.cold for kernel in kernels if not kernel.light) else []
         change = why_alone(new or cold) if new or cold else None
+        noting: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if change is not None and (cold or change.repair):
-            with timed(begun("ops" if cold else "traces", self.site, [e.kernel.name for e in cold or new], change)):
-                results = interpret(entries, slots, state.table, self.keep, leaves, self._shown, home=home)
-        else:
+            noting = timed(begun("ops" if cold else "traces", self.site, [e.kernel.name for e in cold or new], change))
+        with noting:
             results = interpret(entries, slots, state.table, self.keep, leaves, self._shown, home=home)
         self.size = len(entries)
         STATS.interpreted += self.size
@@ -156,10 +143,8 @@ class Program(layout.Choice):
         meetings.count()
         if self._compiling is not None and self._compiling.job.lost:
             self._compiling = None
-        if self.whole:
-            return self._meet_whole(state, leaves, meetings)
-        if self._several:
-            return self._meet_on_several(state, leaves, meetings, kernels)
+        if self.whole or self._several:
+            return self._meet_for_sure(state, leaves, meetings, kernels)
         if self._compiling is not None:
             seconds, due = meetings.patience()
             if self._compiling.job.made_within(seconds) and due:
@@ -180,22 +165,12 @@ class Program(layout.Choice):
             meetings.begin(price)
         return False
 
-    def _meet_whole(self, state: State, leaves: Sequence[Any], meetings: Meetings) -> bool:
-        """:meth:`_meet` where it is to be compiled in any case."""
-        bought = self._compiling is None
-        if jax.config.jax_disable_jit or not self._compiles:  # type: ignore[attr-defined]
-            return False
-        if bought:
-            self._buy(state, leaves, meetings)
-        self._take(state, meetings, len(leaves))
-        return bought
-
-    def _meet_on_several(self, state: State, leaves: Sequence[Any], meetings: Meetings, kernels: Iterable[Kernel]) -> bool:
-        """:meth:`_meet` on several devices, where nothing depends on the clock."""
+    def _meet_for_sure(self, state: State, leaves: Sequence[Any], meetings: Meetings, kernels: Iterable[Kernel]) -> bool:
+        """:meth:`_meet` where nothing depends on the clock: in any case, or on several devices."""
         bought = self._compiling is None
         if bought:
-            new = new_to_several(kernels)
-            if not (self._compiles and (new or meetings.times > 1)) or jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+            due = self.whole or new_to_several(kernels) or meetings.times > 1
+            if not (self._compiles and due) or jax.config.jax_disable_jit:  # type: ignore[attr-defined]
                 return False
             self._buy(state, leaves, meetings)
         self._take(state, meetings, len(leaves))

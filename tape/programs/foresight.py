@@ -27,11 +27,7 @@ from tape.graph.trie import SWEEP, State
 from tape.jaxapi import ClosedJaxpr
 from tape.ops.building import JaxprBuilder
 from tape.programs import numbers
-from tape.programs.background import Job
 from tape.programs.devices import there_are_several
-from tape.programs.policy import LIMIT, STALLS, TIME
-from tape.programs.telling import begun, told
-from tape.statistics import STATS
 
 FEW = 4  # steps in which the second program followed the first likewise, before that is foreseen for the first time,
 DEARER = 4  # and times as many after each wrong guess
@@ -157,26 +153,6 @@ def _held(value: Any) -> Callable[[], Any]:
 class Leading:
     """A program whose results may be swept: it foresees that."""
 
-    __slots__ = (
-        "_due",
-        "_expected",
-        "_extra",
-        "_follower",
-        "_job",
-        "_joint",
-        "_needed",
-        "_open",
-        "_own",
-        "_part",
-        "_reads",
-        "_rests",
-        "_run",
-        "_sources",
-        "_streak",
-        "_vain",
-        "_waits",
-    )
-
     def __init__(self, run: Callable[..., Sequence[Any]], part: Part) -> None:
         self._run = run
         self._part = part
@@ -184,7 +160,7 @@ class Leading:
         self._streak, self._needed = 0, FEW
         self._vain = 0  # steps in a row in which nothing could have been foreseen
         self._rests = 0  # calls in which nothing is tried
-        self._waits = self._due = 0
+        self._due = 0
         self._follower: Callable[[], Following | None] = lambda: None
         self._sources: list[Source] | None = None  # of its arguments
         # What both are given as one: the own arguments, and what else the second one reads; by position there which of these the program
@@ -193,7 +169,7 @@ class Leading:
         self._reads: list[int] | None = None
         self._expected: list[int] = []
         self._own = len(part.jaxpr.jaxpr.outvars)
-        self._job: tuple[Job, Callable[..., Sequence[Any]]] | None = None
+        self._further: numbers.Further | None = None
         self._joint: Callable[..., Sequence[Any]] | None = None
 
     def __call__(self, *given: Any) -> Sequence[Any]:
@@ -260,16 +236,18 @@ class Leading:
         expected = self._follower()
         if sources is None or follower is not expected or sources != self._sources:
             self._missed()
-            if expected is None or (self._job is None and self._joint is None):  # there is never more than one program of both
-                self._follower, self._sources, self._job, self._joint = weakref.ref(follower), sources, None, None
+            if expected is None or (self._further is None and self._joint is None):  # there is never more than one program of both
+                self._follower, self._sources, self._further, self._joint = weakref.ref(follower), sources, None, None
             return
         self._open, self._vain = False, 0
         self._streak += 1
         if self._joint is None and self._streak >= FEW:
-            if self._job is None:
+            if self._further is None:
                 self._begin(follower, dict(zip(sources, given, strict=True)), waiting.known)
-            elif self._streak >= self._due and self._job[0].made_within(self._patience()):
-                self._take(follower)
+            elif self._streak >= self._due and (made := self._further.made()) is not None:
+                self._joint, self._further = (self._further.run if made else None), None
+                self._rests = 0 if made else NEVER
+                follower.asked = frozenset(self._extra)
 
     def _begin(self, follower: Following, asked: dict[Source, Any], known: dict[Source, Callable[[], Any]]) -> None:
         """Have both compiled as one, of arguments like those for which the second one was ``asked``, and those of the first one."""
@@ -290,31 +268,9 @@ class Leading:
         if any(x is None for x in given):  # nobody holds it any more
             self._rests = NEVER
             return
-        self._job = job, _ = numbers.compiling(whole, given, part.settings, work)
-        told(
-            job,
-            begun("program", None, work.names, Change("foreseen", "a look and the sweep that follows became one program"), line=work.line),
-        )
+        change = Change("foreseen", "a look and the sweep that follows became one program")
+        self._further = numbers.Further(*numbers.compiling(whole, given, part.settings, work), work, change, "a sweep that follows a look")
         self._due = self._streak + work.calls
-
-    def _patience(self) -> float:
-        """Return the seconds to wait for the program now."""
-        waits = self._waits < STALLS and TIME.waits()
-        self._waits += waits
-        return LIMIT if waits else 0.0
-
-    def _take(self, follower: Following) -> None:
-        job, run = self._job  # type: ignore[misc]
-        self._job = None
-        try:
-            job.wait()
-        except Exception:  # noqa: BLE001 - the compiler refuses it
-            self._rests = NEVER
-            return
-        STATS.compiled(job.seconds)
-        STATS.reasons["a sweep that follows a look"] += 1
-        self._joint = run
-        follower.asked = frozenset(self._extra)
 
 
 def _sources(given: Sequence[Any], waiting: _Waiting, follower: Following) -> list[Source] | None:

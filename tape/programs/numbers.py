@@ -59,6 +59,33 @@ class Work(NamedTuple):
         return int((_COMPILE + _COMPILE_ENTRY * len(self.names)) / self.run)
 
 
+class Further:
+    """Another program for what one does already, compiled in the background; which call takes it over does not depend on the clock.
+
+    ``work`` is what it does, ``change`` why it is compiled, in words, and under ``reason`` it is counted.
+    """
+
+    def __init__(self, job: background.Job, run: Callable[..., Sequence[Any]], work: Work, change: Change, reason: str) -> None:
+        self.run = run
+        self._job, self._reason = job, reason
+        self._waits = 0  # of those who asked
+        told(job, begun("program", None, work.names, change, line=work.line))
+
+    def made(self) -> bool | None:
+        """Tell whether it is there; None: not yet, False: the compiler refuses it.  A step may be many calls, and waits once."""
+        waits = self._waits < STALLS and TIME.waits()
+        self._waits += waits
+        if not self._job.made_within(LIMIT if waits else 0.0):
+            return None
+        try:
+            self._job.wait()
+        except Exception:  # noqa: BLE001 - what there is goes on
+            return False
+        STATS.compiled(self._job.seconds)
+        STATS.reasons[self._reason] += 1
+        return True
+
+
 def compiling(
     closed: ClosedJaxpr, leaves: Sequence[Any], settings: Configuration, work: Work | None
 ) -> tuple[background.Job, Callable[..., Sequence[Any]]]:
@@ -190,21 +217,6 @@ class Steady(layout.Numbers):
     any); and what is passed instead (None: nothing).
     """
 
-    __slots__ = (
-        "_due",
-        "_general",
-        "_job",
-        "_known",
-        "_positions",
-        "_program",
-        "_segment",
-        "_settings",
-        "_special",
-        "_steady",
-        "_waits",
-        "_work",
-    )
-
     def __init__(
         self,
         segment: Callable[..., Sequence[Any]],
@@ -220,9 +232,8 @@ class Steady(layout.Numbers):
         self._work = work
         self._known: _Known | None = None  # numbers that were the same so far
         self._calls = self._until = 0  # that had them, or that may yet have others
-        self._waits = 0
         self._way: tuple[Any, tuple[Any, ...], tuple[Any, ...]] | None = None
-        self._job: tuple[background.Job, _Special] | None = None
+        self._further: tuple[Further, _Special] | None = None
         self._special: _Special | None = None
         self._steady = min(MOST, max(FEWEST, int(_WATCHED / work.run)))
         self._due = 2 * self._steady + work.calls  # the call that waits for it
@@ -252,24 +263,18 @@ class Steady(layout.Numbers):
         elif not known.positions:  # each of them has changed
             return
         elif not known.met(given):
-            self._known, self._calls, self._job, self._way = _known(given, known.left(given)), 0, None, None
+            self._known, self._calls, self._further, self._way = _known(given, known.left(given)), 0, None, None
             return
         elif self._way is None and known.positions == self._positions:
             arrays = [_array(id(self._settings), value) for value in known.values]
             self._until, self._way = self._steady, _way(self._program, len(given), known, arrays)
         self._calls += 1
         if self._calls == self._steady and known is not None:
-            self._job, self._until = self._compiling(known, given), self._due
-        elif self._calls >= self._due and self._job is not None and self._job[0].made_within(self._patience()):
-            self._take(*self._job)
+            self._further, self._until = self._compiling(known, given), self._due
+        elif self._calls >= self._due and self._further is not None:
+            self._take(*self._further)
 
-    def _patience(self) -> float:
-        """Return the seconds to wait for the other program now: a step may be many calls, of many programs, and waits once."""
-        waits = self._waits < STALLS and TIME.waits()
-        self._waits += waits
-        return LIMIT if waits else 0.0
-
-    def _compiling(self, known: _Known, given: Sequence[Any]) -> tuple[background.Job, _Special]:
+    def _compiling(self, known: _Known, given: Sequence[Any]) -> tuple[Further, _Special]:
         segment, fixed = self._segment, dict(zip(known.positions, known.values, strict=True))
         others = [i for i in range(len(given)) if i not in fixed]
 
@@ -283,20 +288,18 @@ class Steady(layout.Numbers):
         run = _as_arrays(program, changing, self._settings) if changing else program
         job = background.compiling(program, [jaxapi.described(x) for x in rest])
         change = Change("constants", "numbers that stay the same became part of it")
-        told(job, begun("program", None, self._work.names, change, line=self._work.line))
-        return job, _Special(known, others, run)
+        return Further(job, run, self._work, change, "numbers that stay the same"), _Special(known, others, run)
 
-    def _take(self, job: background.Job, special: _Special) -> None:
-        try:
-            job.wait()
-        except Exception:  # noqa: BLE001 - the compiler refuses it: the first program goes on
-            self._known = _known((), [])
-        else:
-            STATS.compiled(job.seconds)
-            STATS.reasons["numbers that stay the same"] += 1
+    def _take(self, further: Further, special: _Special) -> None:
+        made = further.made()
+        if made is None:
+            return
+        if made:
             self._special, self._calls = special, max(self._steady, MISSES)
             self._way, self._until = _way(special.program, len(special.others) + len(special.known.values), special.known), 0
-        self._job = None
+        else:
+            self._known = _known((), [])
+        self._further = None
 
 
 def _way(program: Any, n: int, known: _Known, arrays: Sequence[Any] | None = None) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]]:
