@@ -87,34 +87,6 @@ if TYPE_CHECKING or NATIVE is None:
     class Segment:
         """See :class:`tape.graph.segment.Segment`."""
 
-        __slots__ = (
-            "__weakref__",
-            "borrowed",
-            "cells",
-            "configuration",
-            "entered",
-            "epoch",
-            "functions",
-            "generation",
-            "hooks",
-            "leaf_lines",
-            "leaf_places",
-            "leaves",
-            "lines",
-            "lock",
-            "open",
-            "origins",
-            "packing",
-            "released",
-            "retained",
-            "run",
-            "scalars",
-            "serial",
-            "state",
-            "trace",
-            "ways",
-        )
-
     class Changes:
         """See :class:`tape.configuration.Changes`."""
 
@@ -142,28 +114,6 @@ if TYPE_CHECKING or NATIVE is None:
 
     class Bound:
         """See :class:`tape.jitting.binding.Binding`."""
-
-        __slots__ = (
-            "_cleared",
-            "_donated",
-            "_donor_extras",
-            "_donors",
-            "_edges",
-            "_fresh",
-            "_grads",
-            "_hooks_seen",
-            "_looked",
-            "_pinned",
-            "_places",
-            "_plainly",
-            "_read",
-            "_strangers",
-            "_structure",
-            "_values",
-            "_variables",
-            "_written",
-            "executable",
-        )
 
     class Numbers:
         """See :class:`tape.programs.numbers.Steady`: ``run`` is what it does."""

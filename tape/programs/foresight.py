@@ -245,9 +245,13 @@ class Leading:
             if self._further is None:
                 self._begin(follower, dict(zip(sources, given, strict=True)), waiting.known)
             elif self._streak >= self._due and (made := self._further.made()) is not None:
-                self._joint, self._further = (self._further.run if made else None), None
                 self._rests = 0 if made else NEVER
-                follower.asked = frozenset(self._extra)
+                if made:
+                    self._take(self._further, follower)
+
+    def _take(self, further: numbers.Further, follower: Following) -> None:
+        self._joint, self._further = further.run, None
+        follower.asked = frozenset(self._extra)
 
     def _begin(self, follower: Following, asked: dict[Source, Any], known: dict[Source, Callable[[], Any]]) -> None:
         """Have both compiled as one, of arguments like those for which the second one was ``asked``, and those of the first one."""

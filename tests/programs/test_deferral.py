@@ -29,7 +29,7 @@ def impatient(monkeypatch):
     """Have gradients wait as soon as they may."""
     monkeypatch.setattr(numbers, "_COMPILE", 0.0)
     monkeypatch.setattr(numbers, "_COMPILE_ENTRY", 0.0)
-    monkeypatch.setattr(deferral, "LIMIT", 60.0)
+    monkeypatch.setattr(numbers, "LIMIT", 60.0)
     monkeypatch.setattr(deferral, "FEW", 1)
 
 

@@ -26,7 +26,7 @@ def impatient(monkeypatch):
     monkeypatch.setattr(numbers, "_COMPILE_ENTRY", 0.0)
     monkeypatch.setattr(policy, "GAP", 0.0)
     monkeypatch.setattr(policy, "LIMIT", 60.0)
-    monkeypatch.setattr(foresight, "LIMIT", 60.0)
+    monkeypatch.setattr(numbers, "LIMIT", 60.0)
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def asked(monkeypatch):
 def leaders(monkeypatch):
     """Return the list of those that have come to foresee something."""
     found, take = [], foresight.Leading._take
-    monkeypatch.setattr(foresight.Leading, "_take", lambda self, follower: [found.append(self), take(self, follower)][1])
+    monkeypatch.setattr(foresight.Leading, "_take", lambda self, *given: [found.append(self), take(self, *given)][1])
     return found
 
 
