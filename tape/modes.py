@@ -92,7 +92,7 @@ class Mode(Parenthesised):
         return getattr(LOCAL.scope, self._field)
 
     def _enter(self) -> None:
-        raise NotImplementedError
+        self._leave(old=True)
 
     def _leave(self, old: Any) -> None:
         """Restore what :meth:`_present` returned."""
@@ -343,9 +343,6 @@ class eager(Mode):  # noqa: N801
 
     _field = "eager"
 
-    def _enter(self) -> None:
-        self._leave(old=True)
-
     def _leave(self, old: bool) -> None:
         segment = LOCAL.segment()
         if old and segment is not None:
@@ -375,9 +372,6 @@ class reproducible(Mode):  # noqa: N801
     """
 
     _field = "reproducible"
-
-    def _enter(self) -> None:
-        self._leave(old=True)
 
     def _leave(self, old: bool) -> None:
         segment = LOCAL.segment()

@@ -67,9 +67,6 @@ class log_compiles(Mode):  # noqa: N801 - a context manager, named as in JAX
     def _present(self) -> bool:
         return _LOCAL.on
 
-    def _enter(self) -> None:
-        self._leave(old=True)
-
     def _leave(self, old: bool) -> None:
         _LOCAL.on = old
 
