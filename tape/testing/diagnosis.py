@@ -9,9 +9,11 @@ import numpy as np
 from tape.testing.blame import birth
 from tape.testing.evidence import Evidence
 from tape.testing.findings import Finding
+from tape.testing.marks import SPECIAL
 from tape.testing.paths import missing
 from tape.testing.patterns import close, pattern_of, ties_of
 
+MANY = 3  # special values that are named
 FEW = 16  # elements that are asked about one by one
 
 
@@ -26,6 +28,7 @@ def diagnosed(evidence: Evidence, finding: Finding) -> str:
     born = "" if np.all(np.isfinite(g)) else birth(evidence, finding.pair)
     plain = pattern_of(r, g, finding.at, _numbers(evidence, finding))
     if finding.pair is not None and evidence.probes.pairs[finding.pair].point in evidence.probes.marked and r.shape == g.shape:
+        plain = _at_values(r, g, finding) or plain
         tied = ties_of(~(np.abs(g - r) <= 1e-5 * np.abs(r)), finding.at, all_may=True)  # where nothing tied, it was right
         plain = re.sub(r" (everywhere|in places)", f" {tied}", plain) if tied else plain
     pattern = f"NaN born at {born}" if born else _sum_missing(evidence, finding) or _of_another(evidence, finding, plain) or plain
@@ -38,6 +41,16 @@ def diagnosed(evidence: Evidence, finding: Finding) -> str:
     traced = "wrong as traced, though right op by op: " if _traced_alone(evidence, finding) else ""
     parts = [traced + (special or order + pattern)] if said else [finding.message, pattern]
     return ": ".join(p for p in parts if p)
+
+
+def _at_values(r: np.ndarray, g: np.ndarray, finding: Finding) -> str:
+    """Say for which special values the gradient is wrong, where these are few."""
+    off = ~(np.abs(g - r) <= 1e-5 * np.abs(r))
+    if not finding.why.startswith(SPECIAL) or finding.at is None or finding.at.shape != off.shape:
+        return ""
+    values = np.unique(finding.at[off])
+    pattern = pattern_of(r[off], g[off], None).removesuffix(" everywhere")
+    return f"{pattern} where x is {' or '.join(f'{v:.6g}' for v in values)}" if values.size <= MANY else ""
 
 
 def _traced_alone(evidence: Evidence, finding: Finding) -> bool:

@@ -23,7 +23,7 @@ from tape.testing.judgement import ask_values, judge
 from tape.testing.linearity import check_linear
 from tape.testing.marks import MINUTE
 from tape.testing.measurement import BASIS, Measurement, user_rules
-from tape.testing.precise import Precise, equations
+from tape.testing.precise import Precise, constants, equations
 from tape.testing.probes import FAR, NUDGE, Probes
 from tape.testing.second import check_second
 from tape.testing.steadiness import check_steady
@@ -226,6 +226,8 @@ class Examination:
         rule = evidence.measurement.rule = evidence.precise(jaxapi.trace(pulled, *evidence.traced, *evidence.shapes)[0])
         if "numeric" not in evidence.against:
             evidence.measurement.believed = _believed(evidence, rule)
+        if not evidence.iterates:
+            evidence.probes.mark(itertools.chain(constants(rule.closed.jaxpr), constants(evidence.value_jaxpr.jaxpr)))
         same = all(x.dtype == t.dtype for x, t in zip(subject.leaves, evidence.traced, strict=True))
         native_rule = rule.closed if same else jaxapi.trace(pulled, *subject.leaves, *subject.outputs)[0]
         self._know(rule=rule, native_rule=native_rule)

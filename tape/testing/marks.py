@@ -1,15 +1,23 @@
-"""Points where branches meet: ties, zeros, whole numbers. A rule that is right everywhere else may be wrong there.
+"""Points where branches meet: ties, zeros, whole numbers, constants. A rule that is right everywhere else may be wrong there.
 
 They lie between the bounds of the arguments, but nobody gave them: what is not finite there, or no derivative, convicts nobody.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
+
 import numpy as np
 
 Arrays = list[np.ndarray]
 Interval = tuple[float, float]
 
+PLAIN = (1.0, 0.5, 2.0, np.pi, np.pi / 2, 3.0, 0.25, 4.0, 10.0, np.e, np.pi / 4, 1.5, 2 * np.pi, 8.0, 5.0, 0.1, 16.0, 100.0, 1e-3)
+NAMED = 16  # constants of a program
+POINTS = 12  # of special values
+
+SPECIAL = "a point of special values"
 TINY = 1e-9  # what rules that guard against a division by zero take for zero
 MINUTE = f"a point of size {TINY:g}"
 
@@ -35,6 +43,12 @@ def marked(given: Arrays, bounds: list[Interval]) -> dict[str, Arrays]:
     for axis in range(min(2, max(x.ndim for x in given))):
         points[f"a point with ties along axis {axis}"] = [_tied(x, axis) if 1 < x.ndim > axis else x for x in given]
     points["a point where arguments are equal"] = [_equal(given, k) for k in range(len(given))]
+    points["a point where arguments are opposite"] = [-_equal(given, k) if k else given[0] for k in range(len(given))]
+    points["a point where arrays have length one"] = [x / max(float(np.linalg.norm(x)), TINY) for x in given]
+    if any(x.ndim == 2 and x.shape[0] == x.shape[1] > 1 for x in given):
+        eyes = [np.eye(len(x)) if x.ndim == 2 and x.shape[0] == x.shape[1] else None for x in given]
+        points["a point with a diagonal matrix"] = [x if eye is None else x * eye for x, eye in zip(given, eyes, strict=True)]
+        points["a point with the identity matrix"] = [x if eye is None else eye for x, eye in zip(given, eyes, strict=True)]
     points["a point with a zero"] = [_with_zero(x) for x in given]
     points["a point of whole numbers"] = [np.round(x) for x in given]
     points["a point that is zero"] = [0 * x for x in given]
@@ -51,6 +65,34 @@ def marked(given: Arrays, bounds: list[Interval]) -> dict[str, Arrays]:
         if not any(all(map(np.array_equal, inside, other)) for other in (given, *kept.values())):
             kept[why] = inside
     return kept
+
+
+def special(given: Arrays, bounds: list[Interval], constants: Iterable[float]) -> dict[str, Arrays]:
+    """Return points of special values between the bounds: what a program names itself, and what is near that, then plain numbers.
+
+    Each element of an array has another one; as many points are returned as it takes.
+    """
+    named = [c for c in dict.fromkeys(map(abs, constants)) if c and np.isfinite(c)][:NAMED]
+    beside = [(a + b) / 2 for a, b in itertools.pairwise(sorted(named))]
+    with np.errstate(over="ignore"):
+        roots = [float(of(c)) for of in (np.sqrt, np.square, np.reciprocal) for c in np.asarray(named, float)]
+    values = [sign * c for c in (*named, *PLAIN, *beside, *(c * by for c in named for by in (0.99, 1.01)), *roots) for sign in (1, -1)]
+    points: dict[str, Arrays] = {}
+    fitting = [
+        [] if np.iscomplexobj(x) else [c for c in dict.fromkeys(values) if not beyond(np.asarray(c), b)]
+        for x, b in zip(given, bounds, strict=True)
+    ]
+    count = max((-(-len(of) // x.size) for x, of in zip(given, fitting, strict=True) if x.size), default=0)
+    for i in range(min(count, POINTS)):
+        point = []
+        for x, of in zip(given, fitting, strict=True):
+            y = x.ravel().copy()
+            chosen = of[i * x.size : (i + 1) * x.size]
+            y[: len(chosen)] = chosen
+            point.append(y.reshape(x.shape))
+        points[f"{SPECIAL} ({i + 1})"] = point
+    points["a point of ones"] = [np.where(beyond(np.ones_like(x), b), x, 1) for x, b in zip(given, bounds, strict=True)]
+    return {why: point for why, point in points.items() if not all(map(np.array_equal, point, given))}
 
 
 def _tied(x: np.ndarray, axis: int | None) -> np.ndarray:

@@ -7,6 +7,7 @@ derivative under test runs by the same means, so that a rule is first compared w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 from typing import Any
 
 import jax
@@ -24,6 +25,7 @@ RULE_PRIMITIVES = {
     "custom_vmap_call": "call",
     "linear_call": "callee",
 }
+_COMPARING = {"eq", "ne", "lt", "le", "gt", "ge", "max", "min", "clamp"}
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "checkpoint": "jaxpr", "remat2": "jaxpr"}
 _CALLS |= {"remat": "jaxpr"}
 # What has one meaning in its own dtype only: bits, the host's code, kernels written for a dtype.
@@ -61,6 +63,17 @@ def equations(jaxpr: Jaxpr) -> Iterator[Any]:
             for part in value if isinstance(value, (tuple, list)) else (value,):
                 if isinstance(part, (jaxapi.Jaxpr, jaxapi.ClosedJaxpr)):
                     yield from equations(jaxapi.closed(part).jaxpr)
+
+
+def constants(jaxpr: Jaxpr) -> Iterator[float]:
+    """Numbers that a jaxpr, and the jaxprs inside, name: with what is compared first."""
+    named = [
+        (eqn.primitive.name not in _COMPARING, float(v.val))
+        for eqn in equations(jaxpr)
+        for v in eqn.invars
+        if isinstance(v, jaxapi.Literal) and not np.ndim(v.val) and jnp.issubdtype(getattr(v.aval, "dtype", np.bool_), jnp.floating)
+    ]
+    return (value for _, value in sorted(named, key=itemgetter(0)))
 
 
 def stops_when_near(eqn: JaxprEqn) -> bool:

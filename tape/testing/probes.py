@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape.jaxapi import ShapedArray
-from tape.testing.marks import beyond, marked, scale_of
+from tape.testing.marks import beyond, marked, scale_of, special
 from tape.testing.subject import is_inexact
 
 NUDGE = 1e-12  # relative; what changes at that distance is rounding and conditioning
@@ -71,13 +71,10 @@ class Probes:
                 drawn = [y if d is None else self._drawn(y, b) for y, b, d in zip(moved, self._bounds, domains, strict=True)]
                 self.points.append(self._representable(drawn))
         marks = marked(given, self._bounds) if explore else {}
-        self.marked = range(len(self.points), len(self.points) + len(marks))
+        self.marked = list(range(len(self.points), len(self.points) + len(marks)))
         self.points += [self._representable(point) for point in marks.values()]
         symmetric = [_symmetric(x) for x in given]
-        for other_point in self.points[1:]:
-            for k, y in enumerate(other_point):
-                if symmetric[k]:  # a rule may rely on it
-                    other_point[k] = self._rounded((y + np.swapaxes(y, -1, -2).conj()) / 2, self._dtypes[k])
+        self.points[1:] = [self._symmetric_as_given(point) for point in self.points[1:]]
         self.bent: int | None = None
         if explore and any(symmetric):
             self.bent = len(self.points)
@@ -116,6 +113,14 @@ class Probes:
             self._pair(0, self._add([np.ones_like(c) for c in self.cotangents[c0]]), "the cotangent of ones")
             for why, cotangent in self._sparse(self.cotangents[c0], np.random.default_rng(seed + 3)):
                 self._pair(0, self._add(cotangent), why)
+
+    def mark(self, constants: Iterable[float]) -> None:
+        """Look where elements have special values, too, be it those that a program names."""
+        for why, point in special(self.points[0], self._bounds, constants).items():
+            self.marked.append(len(self.points))
+            self.points.append(self._symmetric_as_given(self._representable(point)))
+            self.inside.append(True)
+            self._pair(self.marked[-1], 1, why)
 
     plain = ("the given point", "a point nearby", "the point with other signs")
 
@@ -182,6 +187,13 @@ class Probes:
 
     def _within(self, xs: Arrays) -> bool:
         return not any(np.any(beyond(x, bounds)) for x, bounds in zip(xs, self._bounds, strict=True))
+
+    def _symmetric_as_given(self, xs: Arrays) -> Arrays:
+        """Return matrices that are symmetric where those that were given are, for a rule may rely on it."""
+        return [
+            self._rounded((y + np.swapaxes(y, -1, -2).conj()) / 2, d) if _symmetric(x) else y
+            for x, y, d in zip(self.points[0], xs, self._dtypes, strict=True)
+        ]
 
     def _rounded(self, x: np.ndarray, dtype: np.dtype) -> np.ndarray:
         return wide_array(np.asarray(x).astype(dtype)) if is_inexact(x) else x

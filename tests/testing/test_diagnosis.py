@@ -47,7 +47,7 @@ def stored():
 
 SAID = {
     "a bound": (*where(lambda x: x > 1, 0.3, -1.0, 2.5, 3.5), "2x too small where x > 1"),
-    "between two bounds": (*where(lambda x: (x > 0.5) & (x < 1), 0.1, 0.6, 0.7, 0.9, 1.4, 2.0), "too small where 0.4 < x < 0.96"),
+    "between two bounds": (*where(lambda x: (x > 0.5) & (x < 1), 0.1, 0.6, 0.7, 0.9, 1.4, 2.0), "too small where 0.502 < x < 0.995"),
     "whole numbers": (*where(lambda x: x == jnp.round(x), 0.3, 1.7, 2.6, -1.2), "where x is a whole number"),
     "a number alone": (*where(lambda x: x > 3, 3.0), "2x too small where x > 3"),
     "equal elements": (

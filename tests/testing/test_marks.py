@@ -92,7 +92,41 @@ PLACES = {
         (X,),
         "a point of size 1e-09",
     ),
+    "the identity": (
+        lambda a: a @ a,
+        lambda ct, a: ((ct @ a.T + a.T @ ct) * jnp.where(jnp.all(a == jnp.eye(3)), 0.5, 1.0),),
+        (np.random.default_rng(0).normal(size=(3, 3)).astype("float32"),),
+        "a point with the identity matrix",
+    ),
+    "length one": (
+        lambda x: x * jnp.sum(x),
+        lambda ct, x: (jnp.where(jnp.abs(jnp.sum(x * x) - 1) < 1e-4, 0.0, ct * jnp.sum(x) + jnp.sum(ct * x)),),
+        (X,),
+        "a point where arrays have length one",
+    ),
+    "opposite arguments": (
+        jnp.multiply,
+        lambda ct, x, y: (ct * jnp.where(x == -y, 0.0, y), ct * x),
+        (X, Y),
+        "a point where arguments are opposite",
+    ),
 }
+VALUES = {  # at which the derivative of a Gaussian is zero
+    "a plain number": (lambda x: x == 0.5, "zero where x is 0.5"),
+    "about pi": (lambda x: jnp.abs(x - np.pi / 2) < 1e-3, "zero where x is 1.5708"),
+    "a constant of the rule": (lambda x: jnp.abs(x) == 1.345, "zero where x is 1.345"),
+    "what is compared with a square": (lambda x: x * x == 0.5625, "zero where x is -0.75 or 0.75"),
+    "between two constants": (lambda x: (x > 0.37) & (x < 0.372), "zero where x is 0.371"),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_what_is_wrong_at_special_values_only_is_found(name):
+    where, words = VALUES[name]
+    fun = ruled(lambda x: jnp.exp(-x * x), lambda ct, x: (jnp.where(where(x), 0.0, -2 * x * ct * jnp.exp(-x * x)),))
+    with pytest.raises(GradientMismatch) as caught:
+        check_gradients(fun, X, order=1)
+    assert words in " ".join(str(caught.value).split())
 
 
 @pytest.mark.parametrize("name", PLACES)
@@ -113,6 +147,12 @@ RIGHT = {
     "equal shares": (jnp.max, lambda ct, x: (ct * (x == jnp.max(x)) / jnp.sum(x == jnp.max(x)),), (X,)),
     "one of two arguments": (jnp.maximum, lambda ct, x, y: (ct * (x >= y), ct * (y > x)), (X, Y)),
     "any slope at a kink": (jnp.abs, lambda ct, x: (ct * jnp.where(x == 0, 0.7, jnp.sign(x)),), (X,)),
+    "a gate that is open or closed at its threshold": (
+        lambda x: jnp.where(x > 0.5, x, 0),
+        lambda ct, x: (jnp.where(x >= 0.5, ct, 0.0),),
+        (X,),
+    ),
+    "any slope at one": (lambda x: jnp.abs(x - 1), lambda ct, x: (ct * jnp.where(x > 1, 1.0, -1.0),), (X,)),
     "a permutation": (jnp.sort, lambda ct, x: (jnp.zeros_like(x).at[jnp.argsort(x)].set(ct),), (X,)),
     "no slope at jumps": (lambda x: x - jnp.floor(x), lambda ct, x: (ct,), (X,)),
     "a quotient that is not finite at zero": (jnp.prod, lambda ct, x: (ct * jnp.prod(x) / x,), (X,)),
