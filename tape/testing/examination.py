@@ -23,6 +23,7 @@ from tape.testing.judgement import ask_values, judge
 from tape.testing.linearity import check_linear
 from tape.testing.marks import MINUTE
 from tape.testing.measurement import BASIS, Measurement, user_rules
+from tape.testing.others import odd_ones
 from tape.testing.precise import Precise, constants, equations
 from tape.testing.probes import FAR, NUDGE, Probes
 from tape.testing.second import check_second
@@ -31,7 +32,6 @@ from tape.testing.structure import check_structure
 from tape.testing.subject import Subject
 from tape.testing.transformed import check_forward, check_vmap
 from tape.testing.untraced import Untraced
-from tape.testing.variants import odd_ones
 
 LARGE = 800  # equations: compiling a program of that size takes seconds, each time that it is batched or taken apart
 
@@ -43,7 +43,7 @@ STAGES = (  # of a check, as a bar of progress calls them
     "comparing",
     "forward mode",
     "vmap",
-    "other sizes and masks",
+    "other sizes, integers and masks",
     "second derivative",
 )
 
@@ -79,7 +79,7 @@ class Examination:
         self._left_out: list[str] = []
         self._order = order
         self._domains = domains
-        self._others = others  # whether arguments of other sizes and with other masks are looked at, too
+        self._others = others  # whether other sizes, integers and masks are looked at, too
         traced = [x.astype(jnp.float32) if x.dtype.itemsize < 4 else x for x in subject.leaves]
         closed: Any = None
         shapes = list(subject.outputs)
@@ -190,7 +190,7 @@ class Examination:
         return list(native.stale(self.evidence, eager) if eager is not None else ()) or [self.evidence.raises(error)]
 
     def _variants(self) -> Iterator[Item]:
-        """Check the same function for arguments of other sizes and with other masks where it looks wrong there."""
+        """Check the same function for other sizes, integers and masks where it looks wrong there."""
         evidence = self.evidence
         for variant in odd_ones(evidence):
             exam = Examination(

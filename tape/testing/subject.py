@@ -115,10 +115,22 @@ class Subject:
         arrays = [(i, x) for i, x in enumerate(self._leaves) if isinstance(x, (jax.Array, np.ndarray, np.generic))]
         return [(i, x) for i, x in arrays if not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)]
 
+    @property
+    def integers(self) -> dict[int, np.ndarray]:
+        """Integers and flags among the arguments, arrays and Python's own, by their places; bits of random keys are none."""
+        leaves = [(i, x) for i, x in enumerate(self._leaves) if isinstance(x, (bool, int)) or i in dict(self.arrays_by_place)]
+        arrays = [(i, np.asarray(x)) for i, x in leaves if getattr(x, "dtype", None) != np.uint32]
+        return {i: x for i, x in arrays if x.dtype.kind in "iub"}
+
     def with_arrays(self, others: dict[int, np.ndarray]) -> list[Any]:
-        """Return all leaves, with other arrays in some places, in the dtypes of those that were there."""
-        put = {i: x.astype(self._leaves[i].dtype) for i, x in others.items()}
-        return [(jnp.asarray(put[i]) if isinstance(x, jax.Array) else put[i]) if i in put else x for i, x in enumerate(self._leaves)]
+        """Return all leaves, with other arrays or numbers in some places, in the dtypes of those that were there."""
+
+        def like(x: Any, other: np.ndarray) -> Any:
+            if isinstance(x, (bool, int)):
+                return type(x)(other)
+            return jnp.asarray(other.astype(x.dtype)) if isinstance(x, jax.Array) else other.astype(x.dtype)
+
+        return [like(x, others[i]) if i in others else x for i, x in enumerate(self._leaves)]
 
     def renewed(self, leaves: list[Any]) -> Subject:
         """Return the same function with other arguments of the same structure."""

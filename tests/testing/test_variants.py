@@ -82,6 +82,44 @@ WRONG = {  # with what the report says
         (X, np.array(True)),
         "wrong for the mask false: 3x too small",
     ),
+    "one length": (
+        lambda: ruled(jnp.square, lambda kept, ct: (2 * ct * kept[0] * (0.5 if kept[0].size == 16 else 1.0),)),
+        (X,),
+        "wrong for argument 0 of shape (16,): 2x too small",
+    ),
+    "a length between": (
+        lambda: ruled(jnp.square, lambda kept, ct: (2 * ct * kept[0] * (0.5 if kept[0].size == 2 else 1.0),)),
+        (X,),
+        "wrong for argument 0 of shape (2,): 2x too small",
+    ),
+    "an index": (
+        lambda: ruled(
+            lambda x, i: x[i] ** 2,
+            lambda kept, ct: (jnp.zeros_like(kept[0]).at[jnp.maximum(kept[1], 1)].set(2 * ct * kept[0][kept[1]]), None),
+        ),
+        (X, np.array(2)),
+        "wrong for the integer 0 instead of 2: off by one",
+    ),
+    "a shift of any sign": (
+        lambda: ruled(jnp.roll, lambda kept, ct: (jnp.roll(ct, -jnp.abs(kept[1])), None)),
+        (FIVE, np.array(1)),
+        "wrong for the integer -1 instead of 1",
+    ),
+    "an axis": (
+        lambda: lambda x, axis: ruled(lambda x: jnp.sum(x, axis), lambda kept, ct: (jnp.broadcast_to(ct, kept[0].shape),))(x),
+        (A, 0),
+        "wrong for the integer 1 instead of 0",
+    ),
+    "repeated indices": (
+        lambda: ruled(lambda x, i: x[i] ** 2, lambda kept, ct: (jnp.zeros_like(kept[0]).at[kept[1]].set(2 * ct * kept[0][kept[1]]), None)),
+        (FIVE, np.array([4, 0, 2])),
+        "wrong for repeated integers [4, 2, 2]",
+    ),
+    "an index beyond the end that is clipped": (
+        lambda: ruled(lambda x, i: jnp.take(x, i, mode="clip"), lambda kept, ct: (jnp.zeros_like(kept[0]).at[kept[1]].add(ct), None)),
+        (X, np.array([0, 2, 0])),
+        "wrong for the integers [0, 6, 0]",
+    ),
 }
 RIGHT = {
     "three components": (
@@ -121,6 +159,23 @@ RIGHT = {
     "places that never meet": (
         lambda: ruled(lambda x, i: jnp.zeros(9, x.dtype).at[i].set(x), lambda kept, ct: (ct[kept[1]], None)),
         (X, np.array([5, 0, 7, 2])),
+    ),
+    "a label": (
+        lambda: ruled(
+            lambda x, y: -jax.nn.log_softmax(x)[y], lambda kept, ct: (ct * (jax.nn.softmax(kept[0]) - jax.nn.one_hot(kept[1], 4)), None)
+        ),
+        (X, np.array(1)),
+    ),
+    "indices that are unique by promise": (
+        lambda: ruled(lambda x, i: x[i], lambda kept, ct: (jnp.zeros_like(kept[0]).at[kept[1]].set(ct, unique_indices=True), None)),
+        (FIVE, np.array([4, 0, 2])),
+    ),
+    "a table that ends": (
+        lambda: ruled(
+            lambda x, n: x * jnp.float32([1, 2, 6, 24])[n],
+            lambda kept, ct: (ct * jnp.sum(jnp.float32([1, 2, 6, 24]) * (jnp.arange(4) == kept[1])), None),
+        ),
+        (X, np.array(2)),
     ),
     "row pointers": (
         lambda: ruled(
