@@ -14,6 +14,7 @@ from tests.power import (  # noqa: F401 - each enters its cases when it is impor
     wrong_formulas,
     wrong_guards,
     wrong_modes,
+    wrong_others,
     wrong_places,
     wrong_second,
     wrong_shapes,
