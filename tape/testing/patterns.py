@@ -153,9 +153,10 @@ def _region(off: np.ndarray, right: np.ndarray) -> str:
     if min(np.unique(off).size, np.unique(right).size) < 2:
         return ""
     for name, a, b in (("x", off, right), ("|x|", np.abs(off), np.abs(right))):
-        for sign, low, high in (("<", np.max(a), np.min(b)), (">", np.max(b), np.min(a))):
+        for sign, low, high, wrong in (("<", np.max(a), np.min(b), np.max(a)), (">", np.max(b), np.min(a), np.min(a))):
             if low < high:
-                return f"{name} {sign} {_round(low, high):g}"
+                bound = _round(low, high, closed=True)
+                return f"{name} {sign}{'=' if bound == wrong else ''} {bound:g}"
     for name, a, b in (("x", off, right), ("|x|", np.abs(off), np.abs(right))):
         below, above = b[b < np.min(a)], b[b > np.max(a)]
         if below.size + above.size == b.size:
@@ -163,7 +164,7 @@ def _region(off: np.ndarray, right: np.ndarray) -> str:
     return ""
 
 
-def _round(low: float, high: float) -> float:
-    """Return the roundest number between two."""
+def _round(low: float, high: float, *, closed: bool = False) -> float:
+    """Return the roundest number between two, or one of them."""
     middle = 0.5 * (low + high)
-    return next((r for r in (np.round(middle, k) for k in range(-3, 6)) if low < r < high), middle)
+    return next((r for r in (np.round(middle, k) for k in range(-3, 6)) if low < r < high or (closed and r in (low, high))), middle)
