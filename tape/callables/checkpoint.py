@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import jax
+import numpy as np
 
 from tape import jaxapi
-from tape.callables.higher_order import invoke
+from tape.callables.higher_order import ARRAYS, NUMBERS, invoke
 from tape.errors import TapeTypeError, TapeValueError, check_callable, check_flag
 from tape.graph.segment import Handle
 from tape.graph.trees import flatten, variables_in
@@ -68,7 +69,8 @@ def checkpoint(
         static_argnums: positions of arguments that ``fun`` is to see as they are, not as Variables.
 
     Returns:
-        A function of the same arguments; numbers and arrays among them become Variables, as everywhere in ``tape.lax``.
+        A function of the same arguments; numbers and arrays among them become Variables, as everywhere in ``tape.lax``.  Others that are
+        no pytrees (the ``self`` of a method, a string, a function) it sees as they are.
 
     Raises:
         TapeTypeError: it is given arguments of ``fun``, which belong to what it returns; ``fun`` or ``policy`` cannot be called;
@@ -103,32 +105,43 @@ def checkpoint(
 
     @functools.wraps(fun)
     def checkpointed(*args: object, **kwargs: object) -> object:
-        body, rest = _bound(fun, args, numbers)
-        return invoke(apply, name, (body, rest, kwargs), {})
+        body, rest, named = _bound(fun, args, kwargs, numbers)
+        return invoke(apply, name, (body, rest, named), {})
 
     return checkpointed  # type: ignore[return-value]
 
 
-def _bound(fun: Callable[..., Any], args: tuple[object, ...], numbers: Sequence[int]) -> tuple[Callable[..., object], tuple[object, ...]]:
-    """Bind the static arguments; return the function of the others, and those."""
-    if not numbers:
-        return fun, args
+def _bound(
+    fun: Callable[..., Any], args: tuple[object, ...], kwargs: dict[str, object], numbers: Sequence[int]
+) -> tuple[Callable[..., object], tuple[object, ...], dict[str, object]]:
+    """Bind the static arguments and those that are no arrays; return the function of the others, and those."""
     for number in numbers:
         if not -len(args) <= number < len(args):
             msg = f"checkpoint: static_argnums names argument {number}, but the function was called with {len(args)} positional arguments"
             raise TapeValueError(msg)
-    static = {number % len(args): args[number] for number in numbers}
-    for number, value in static.items():
-        if variables_in(value):
-            msg = f"checkpoint: argument {number} is static and holds a Variable, which would get no gradient; take it off static_argnums"
+        if variables_in(args[number]):
+            msg = (
+                f"checkpoint: argument {number % len(args)} is static and holds a Variable, which would get no gradient; "
+                "take it off static_argnums"
+            )
             raise TapeTypeError(msg)
+    chosen = {number % len(args) for number in numbers}
+    static = {i: a for i, a in enumerate(args) if i in chosen or _is_no_array(a)}
+    named = {key: a for key, a in kwargs.items() if _is_no_array(a)}
+    if not static and not named:
+        return fun, args, kwargs
     count = len(args)
 
     def body(*rest: object, **kwargs: object) -> object:
         others = iter(rest)
-        return fun(*[static[i] if i in static else next(others) for i in range(count)], **kwargs)
+        return fun(*[static[i] if i in static else next(others) for i in range(count)], **kwargs, **named)
 
-    return body, tuple(a for i, a in enumerate(args) if i not in static)
+    return body, tuple(a for i, a in enumerate(args) if i not in static), {key: a for key, a in kwargs.items() if key not in named}
+
+
+def _is_no_array(value: object) -> bool:
+    """Tell whether an argument is neither an array nor a number nor a pytree: the ``self`` of a method, a string, a function."""
+    return not isinstance(value, (Handle, *ARRAYS, np.generic, *NUMBERS)) and jax.tree_util.all_leaves([value])
 
 
 def checkpoint_name(value: object, name: str) -> Any:

@@ -32,8 +32,8 @@ from tape.ops.interning import intern
 from tape.programs.program import look
 from tape.recording import record
 
-_ARRAYS = (jax.Array, np.ndarray)
-_NUMBERS = (bool, int, float, complex)
+ARRAYS = (jax.Array, np.ndarray)
+NUMBERS = (bool, int, float, complex)
 
 # Parameters whose numbers are part of the program and not inputs: sizes, axes, bounds of counted loops.
 _STATIC = words(
@@ -56,7 +56,7 @@ def invoke(fun: Callable[..., Any], name: str, args: tuple[object, ...], kwargs:
         for x, static in zip(leaves, _static_flags(fun, name, args, kwargs), strict=True):
             if isinstance(x, Handle):
                 variables.append(x)
-            elif isinstance(x, (*_ARRAYS, np.generic, *_NUMBERS)) and not (static and not isinstance(x, jaxapi.Tracer) and np.ndim(x) == 0):
+            elif isinstance(x, (*ARRAYS, np.generic, *NUMBERS)) and not (static and not isinstance(x, jaxapi.Tracer) and np.ndim(x) == 0):
                 variables.append(_constant(x))
             else:
                 template.append(x)
@@ -116,7 +116,7 @@ def _constant(value: object) -> Any:
     if isinstance(value, np.ndarray):
         value = known_array(value, copy=True)
     variable = record.constant(np.asarray(value) if isinstance(value, np.generic) else value)
-    if not isinstance(variable._cell[0], _NUMBERS):
+    if not isinstance(variable._cell[0], NUMBERS):
         LOCAL.scope.trace.adopt(variable._cell)
     return variable
 
@@ -189,7 +189,7 @@ def _enter(tree: object) -> Any:
 
 
 def _entering(x: object) -> object:
-    if isinstance(x, _ARRAYS):
+    if isinstance(x, ARRAYS):
         requires_grad = LOCAL.scope.mode == RECORD and differentiable(x)
         leaf = record.leaf(x, requires_grad=requires_grad)
         LOCAL.scope.trace.adopt(leaf._cell)

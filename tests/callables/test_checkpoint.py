@@ -255,6 +255,27 @@ def test_static_arguments():
         tape.checkpoint(fun, static_argnums=5)(x)
 
 
+def test_a_method_and_its_arguments_that_are_no_arrays():
+    class Scaled:
+        def __init__(self, w, n):
+            self.w, self.n = w, n
+
+        @tape.checkpoint
+        def powered(self, x, kind, *, f=None):
+            return (tnp.sin if kind == "sin" else f)(x * self.w) * self.n
+
+        def __call__(self, x):
+            return self.powered(x, "sin")
+
+    x, w = tape.Variable(X), tape.Variable(X)
+    scaled = Scaled(w, 3)
+    expected = 3 * X * jnp.cos(X * X)
+    close(tape.gradients(scaled(x).sum(), (x, w)), [expected, expected])
+    scaled.n = 6
+    close(tape.gradients(scaled(x).sum(), (x, w)), [2 * expected, 2 * expected])
+    close(tape.gradients(scaled.powered(x, "other", f=lambda v: v * w).sum(), (x, w)), [6 * X * X, 12 * X * X])
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
