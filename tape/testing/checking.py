@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from tape.errors import GradientMismatch, TapeTypeError, TapeValueError
+from tape.errors import GradientMismatch, TapeTypeError, TapeValueError, check_callable
 from tape.terminal.progress import stages
 from tape.testing.blame import blamed
 from tape.testing.diagnosis import diagnosed
@@ -68,6 +68,7 @@ def check_gradients(
 
     Raises:
         GradientMismatch: the derivative is wrong; ``report`` says how.
+        TapeTypeError: the function returned something else than arrays, or an option is of the wrong type.
         TapeValueError: nothing can be differentiated, or an option has an unknown value.
 
     Example:
@@ -94,9 +95,17 @@ def check_gradients(
     if order not in (1, 2):
         msg = f"order must be 1 or 2, got {order!r}"
         raise TapeValueError(msg)
-    if isinstance(against, str) or not against or not set(against) <= set(AGAINST):
+    if isinstance(against, str) or not isinstance(against, Collection) or not against or not set(against) <= set(AGAINST):
         msg = f"against must be a sequence of {' and '.join(map(repr, AGAINST))}, got {against!r}"
         raise TapeValueError(msg)
+    if rtol is not None and not (np.shape(rtol) == () and np.asarray(rtol).dtype.kind in "iuf" and 0 <= rtol < np.inf):
+        msg = f"rtol must be a number that is not negative, or None, got {rtol!r}"
+        raise TapeValueError(msg)
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        msg = f"kwargs must be the keyword arguments of the function by name, got {type(kwargs).__name__}"
+        raise TapeTypeError(msg)
+    if vjp is not None:
+        check_callable("check_gradients", vjp, "vjp must be a function that returns (output, pullback)")
     subject = Subject(fun, args, kwargs or {}, argnums, vjp)
     domains = _domains(domain, subject, len(args))
     with stages(f"check_gradients of {subject.name}", len(STAGES) if order == 2 else len(STAGES) - 1) as begin:
@@ -168,9 +177,9 @@ def check_vjp(fun: Callable[..., Any], vjp: Callable[..., Any], *args: Any, **op
 def _domains(domain: Any, subject: Subject, count: int) -> list[Interval | None]:
     """Return the bounds of each differentiated array."""
     alone = isinstance(domain, tuple) and len(domain) == 2 and all(isinstance(bound, (int, float)) for bound in domain)
-    listed = [domain] * count if alone or domain is None else list(domain)
+    listed = list(domain) if not alone and hasattr(domain, "__iter__") else [domain] * count
     for pair in listed:
-        if pair is not None and not pair[0] < pair[1]:
+        if pair is not None and not (np.shape(pair) == (2,) and pair[0] < pair[1]):
             msg = f"domain must be bounds (low, high) with low < high, got {pair!r}"
             raise TapeValueError(msg)
     if len(listed) != count:

@@ -167,7 +167,15 @@ class Subject:
         flat = self._call(xs)
         if any(isinstance(y, Handle) for y in flat):
             self.kind = "tape"
-        return [look(y) if isinstance(y, Handle) else jnp.asarray(y) for y in flat]
+        return [look(y) if isinstance(y, Handle) else self._array(y) for y in flat]
+
+    def _array(self, y: object) -> jax.Array:
+        """Return an output as an array."""
+        try:
+            return jnp.asarray(y)
+        except TypeError as error:
+            msg = f"{self.name} returned {type(y).__name__}; return arrays or Variables, or pytrees of them"
+            raise TapeTypeError(msg) from error
 
     def _filled(self, xs: Sequence[Any]) -> tuple[Any, Any]:
         """Return positional and keyword arguments with ``xs`` in the places of the differentiated ones."""

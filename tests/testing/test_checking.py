@@ -298,6 +298,25 @@ def test_a_straight_through_vjp_is_compared_with_jaxs():
         check_vjp(STRAIGHT, vjp(1.001), X, against=("jax",))
 
 
+@pytest.mark.parametrize(
+    ("fun", "options", "message"),
+    [
+        (lambda x: (x * 2, "two"), {}, "returned str; return arrays"),
+        (lambda x: object(), {}, "returned object; return arrays"),
+        (lambda x: x * 2, {"rtol": -1}, "rtol must be a number that is not negative"),
+        (lambda x: x * 2, {"rtol": "tight"}, "rtol must be a number that is not negative"),
+        (lambda x: x * 2, {"kwargs": [1]}, "kwargs must be the keyword arguments"),
+        (lambda x: x * 2, {"vjp": 3}, "vjp must be a function"),
+        (lambda x: x * 2, {"domain": 3}, "domain must be bounds"),
+        (lambda x: x * 2, {"domain": ("a", "b")}, "domain must be bounds"),
+        (lambda x: x * 2, {"against": 3}, "against must be a sequence"),
+    ],
+)
+def test_what_cannot_be_checked_is_named(fun, options, message):
+    with pytest.raises(tape.errors.TapeError, match=message):
+        check_gradients(fun, X, **options)
+
+
 @pytest.mark.parametrize("name", ["clipped", "negative cotangents", "under vmap", "traced", "another value", "dtype", "raises"])
 def test_what_needs_no_second_opinion_is_found_where_jax_is_taken_at_its_word(name):
     fun, args, _ = WRONG[name]
