@@ -787,6 +787,12 @@ ROWS = {
             "grad_is(y.sum(), x, A)",
         ),
         (
+            "made(forward=lambda ctx, v: v.__setitem__(0, 5) or v * 1).apply(x * 1)",
+            "it is to make another Variable: x = x.at[i].set(y)",
+            "y = made(forward=lambda ctx, v: v.at[0].set(5) * 1, backward=lambda ctx, g: 3 * g).apply(x * 1)",
+            "grad_is(y.sum(), x, [3, 3, 3])",
+        ),
+        (
             "made(forward=lambda ctx, v: ()).apply(x)",
             "return at least one",
             "y = made(lambda ctx, v: (v * v,), lambda ctx, g: 2 * g).apply(x)[0]",

@@ -163,5 +163,5 @@ def _message(name: str, kind: Kind, source: object, where: tuple[str, int] | Non
     return (
         f"{name}.forward reads a Variable{called} {what} (shape {kind.aval.shape}, dtype {kind.aval.dtype}){at} and is not given it, so "
         f"its gradient would be lost; pass it to {name}.apply as an argument and return its gradient from {name}.backward, or read "
-        "variable.detach() in its place"
+        "variable.detach() in its place; of an argument that it updates in place, it is to make another Variable: x = x.at[i].set(y)"
     )
