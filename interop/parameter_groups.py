@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
-import jax
 import optax
 
 from tape.errors import TapeTypeError, TapeValueError
@@ -66,7 +65,7 @@ def parameter_groups(groups: Sequence[Mapping[str, Any]], factory: Callable[...,
             msg = f"parameter_groups: group {i}: {e}"
             raise TapeTypeError(msg) from e
     parameters = [list(p) if isinstance(p := group[PARAMS], Iterator) else p for group in groups]
-    return parameters, optax.multi_transform(transforms, lambda trees: [jax.tree.map(lambda _, i=i: i, t) for i, t in enumerate(trees)])
+    return parameters, optax.multi_transform(transforms, [*transforms])  # each number is the label of its group's whole tree
 
 
 class Group(MutableMapping[str, Any]):

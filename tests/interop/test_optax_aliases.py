@@ -288,6 +288,21 @@ def test_groups_have_their_own_hyperparameters():
     assert single["params"] == [body]
 
 
+def test_groups_skip_what_has_no_gradient():
+    body, head = tape.Variable(START["w"]), tape.Variable(START["b"])
+    groups = [{"params": [body]}, {"params": {"head": head}, "learning_rate": 0.5}]
+    optimizer = interop.optax.Optimizer(*interop.optax.parameter_groups(groups, optax.sgd, learning_rate=0.1, momentum=0.5))
+    own = [Beside(lambda: optax.sgd(0.1, momentum=0.5), {"w": START["w"]}), Beside(lambda: optax.sgd(0.5, momentum=0.5), {"b": START["b"]})]
+    for k, gradients in enumerate(GRADIENTS[:6]):
+        body.grad, head.grad = gradients["w"], gradients["b"] if k % 3 else None
+        optimizer.step()
+        own[0].step({"w": gradients["w"]})
+        if k % 3:
+            own[1].step({"b": gradients["b"]})
+        np.testing.assert_allclose(body.value, own[0].arrays["w"], rtol=1e-6)
+        np.testing.assert_allclose(head.value, own[1].arrays["b"], rtol=1e-6)
+
+
 def test_a_state_goes_on_from_its_dictionary():
     one, other = Beside(lambda: optax.adamw(SCHEDULE)), Beside(lambda: optax.adamw(SCHEDULE))
     for gradients in GRADIENTS[:7]:
