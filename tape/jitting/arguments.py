@@ -180,3 +180,10 @@ def aval_of(x: object) -> Any:
             return jax.typeof(jnp.asarray(x))
     except (TypeError, ValueError, OverflowError) as e:
         raise refused("jit: an argument", x, e) from e
+
+
+def belongs_to(function: Any, first: object) -> bool:
+    """Tell whether a function is a classmethod of its first argument: since Python 3.13, it is not bound to the class, which is passed."""
+    name = getattr(function, "__name__", "")
+    methods = [vars(c).get(name) for c in first.__mro__] if isinstance(first, type) else []
+    return any(isinstance(m, classmethod) and m.__func__ is function for m in methods)

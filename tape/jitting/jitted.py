@@ -21,7 +21,7 @@ from tape.graph.lines import user_line
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
 from tape.graph.watcher import NOBODY
-from tape.jitting.arguments import Call, Parameters, aval_of, signature
+from tape.jitting.arguments import Call, Parameters, aval_of, belongs_to, signature
 from tape.jitting.binding import STATE, Binding, TracedError
 from tape.jitting.compilation import CompiledStep, change_of, reason
 from tape.jitting.tracing import trace_step
@@ -91,6 +91,8 @@ class Jitted(Generic[P, R]):
 
     def _call(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         """Call the function with arguments of any kind, tracing it if it must be."""
+        if args and belongs_to(self, args[0]):
+            return self.__get__(args[0])(*args[1:], **kwargs)  # type: ignore[arg-type]
         if LOCAL.scope.trace is not NOBODY or jaxapi.in_trace() or jax.config.jax_disable_jit:  # type: ignore[attr-defined]
             return self._inline(args, kwargs)
         if LOCAL.scope.observer is not None and not LOCAL.scope.observer.traceable:  # op hooks that are to see values
@@ -263,8 +265,7 @@ class Jitted(Generic[P, R]):
         """Return the options for a method without its first parameter."""
         options = dict(self._options)
         for name in ("static_argnums", "donate_argnums"):
-            given = options.get(name)
-            if given is not None:
+            if (given := options.get(name)) is not None:
                 listed = [given] if isinstance(given, int) else list(given)
                 options[name] = tuple(i - 1 if i > 0 else i for i in listed if i != 0)
         return options

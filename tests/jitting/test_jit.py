@@ -1121,8 +1121,15 @@ def test_methods_of_classes():
     class Larger(Model):
         scale = tape.Variable(5.0)
 
+        @classmethod
+        @tape.jit
+        def scaled(cls, x):
+            return super().scaled(x) + 1.0
+
     for _ in range(2):
-        assert [float(m.scaled(2.0)) for m in (Model, Larger, Model())] == [6.0, 10.0, 6.0]
+        assert [float(m.scaled(2.0)) for m in (Model, Larger, Model())] == [6.0, 11.0, 6.0]
+    with pytest.raises(TapeTypeError, match="static_argnums"):
+        tape.jit(lambda kind, x: x)(float, 2.0)
     Model.scale = tape.Variable(4.0)
     Model.scaled(2.0).backward()
     assert (float(Model.scaled(2.0)), float(Model.scale.grad)) == (8.0, 2.0)
