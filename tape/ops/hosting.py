@@ -27,8 +27,6 @@ from tape.ops.linear import Equation, flatten
 Host = np.ndarray[Any, Any]
 Place = list[jax.sharding.Sharding]  # where results are bound to: nowhere in particular, or one device
 
-_put = jax.jit(lambda x: x)
-
 
 def place_of(values: Sequence[Any]) -> Place | None:
     """Return where results of these values belong, None where that is not one device."""
@@ -40,11 +38,11 @@ def place_of(values: Sequence[Any]) -> Place | None:
     return list(places) if len(places) < 2 else None
 
 
-def to_jax(value: Any, aval: Any, put: Callable[[Host], jax.Array] = jax.device_put) -> jax.Array:
-    """Return JAX's array of a value of NumPy, which shares no memory with it: one more user could have it overwritten by donation."""
+def owned(value: Any, aval: Any) -> Host | complex:
+    """Return a value of NumPy for JAX, in memory of its own: one more user could have it overwritten by donation."""
     if aval.weak_type:  # a number: only one of Python is such
-        return _put(value.item())  # type: ignore[no-any-return]
-    return put(np.array(value, aval.dtype, order="C"))
+        return value.item()  # type: ignore[no-any-return]
+    return np.array(value, aval.dtype, order="C")
 
 
 COMPILING = 4e7  # nanoseconds that XLA needs for a kernel
@@ -191,7 +189,7 @@ def at_first(function: Function, closed: ClosedJaxpr, compiled: Function) -> Fun
             return compiled(*args)  # type: ignore[no-any-return]
         with np.errstate(all="ignore"):  # NumPy warns where XLA does not
             computed = function(*[np.asarray(x, a.dtype) for x, a in zip(args, avals, strict=True)])
-        arrays = [to_jax(x, a) for x, a in zip((computed,) if len(results) == 1 else computed, results, strict=True)]
-        return jax.device_put(arrays, *place) if place else arrays
+        arrays = [owned(x, a) for x, a in zip((computed,) if len(results) == 1 else computed, results, strict=True)]
+        return jax.device_put(arrays, *place)  # type: ignore[no-any-return]
 
     return run

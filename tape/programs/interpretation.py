@@ -149,17 +149,17 @@ def _on_host(
         except _REFUSALS:
             return None, None
 
-    def to_give(s: int) -> Any:
-        """Return a value as JAX has it."""
-        if s not in given:
-            given[s] = to_jax(values[s], table[s].kind.aval)
-        return given[s]
+    def to_give(slots: Iterable[int]) -> list[Any]:
+        """Return values as JAX has them."""
+        if missing := list(dict.fromkeys([s for s in slots if s not in given])):
+            given.update(zip(missing, to_jax([values[s] for s in missing], [table[s].kind.aval for s in missing]), strict=True))
+        return [given[s] for s in slots]
 
     def to_keep(s: int) -> Any:
         """Return a value for sweeps, in memory of its own: as NumPy has it, where it is small, as what is interpreted now often is then."""
         aval = table[s].kind.aval
         if s in given or aval.weak_type or values[s].nbytes > SMALL:
-            return to_give(s)
+            return to_give([s])[0]
         return np.array(values[s], aval.dtype, order="C")
 
     waits = there_are_several()
@@ -179,17 +179,16 @@ def _on_host(
                     values.update(zip(slots, (results,) if len(slots) == 1 else results, strict=True))
                 else:
                     kernel.leave_to_xla()
-                    results = kernel.executable(*map(to_give, inputs))
+                    results = kernel.executable(*to_give(inputs))
                     given.update(zip(slots, settled(results) if waits else results, strict=True))
                 if not light and step in last:  # so that big values are freed as by plain Python
                     for s in last[step]:
                         values.pop(s, None)
                         given.pop(s, None)
                 done += 1
-            return [*map(to_give, keep[:shown]), *map(to_keep, keep[shown:])]
+            return [*to_give(keep[:shown]), *map(to_keep, keep[shown:])]
     except Exception as error:
-        for s in values:
-            to_give(s)
+        to_give(values)
         raise StoppedError(done, given) from error
 
 

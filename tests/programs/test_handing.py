@@ -20,21 +20,23 @@ def test_a_program_of_a_shape_is_compiled_in_the_background(monkeypatch):
     class Put:
         lower = staticmethod(put.lower)
 
-        def __call__(self, x):
-            called.append(x)
-            return put(x)
+        def __call__(self, *arrays):
+            called.append(len(arrays))
+            return put(*arrays)
 
     monkeypatch.setattr(handing, "_put", Put())
-    aval, value = jax.typeof(jnp.zeros(SHAPE)), np.ones(SHAPE, np.float32)
+    values = [np.ones(SHAPE, np.float32), np.asarray(3.0)]
+    avals = [jax.typeof(jnp.zeros(SHAPE)), jax.typeof(3.0)]
     for _ in range(handing._OFTEN + 1):
-        handing.to_jax(value, aval)
-    assert not called
+        handing.to_jax(values, avals)
+    assert 2 not in called
     idle.settle()
-    made = handing.to_jax(value, aval)
-    assert len(called) == 1
-    value[:] = 2.0
+    made, number = handing.to_jax(values, avals)
+    assert called.count(2) == 1
+    values[0][:] = 2.0
     np.testing.assert_array_equal(made, np.ones(SHAPE))
     assert (made.dtype, made.weak_type, made.committed) == (jnp.float32, False, False)
+    assert (float(number), number.dtype, number.weak_type, number.committed) == (3.0, jnp.float32, True, False)
 
 
 @pytest.mark.parametrize("rows", [3, interpretation.SMALL // 8 + 1])
