@@ -16,6 +16,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from tape import jaxapi
+from tape.bounded import Bounded
 from tape.errors import LostGradientError, TapeTypeError, TapeValueError, check_callable
 from tape.graph import boundary
 from tape.graph.kinds import differentiable
@@ -23,12 +24,13 @@ from tape.graph.scope import LOCAL
 from tape.graph.segment import Extra, Handle, V, itself
 from tape.graph.trie import CONSTANT
 from tape.mirrored.mirror import call, variable
+from tape.ops.kernel import Op
 from tape.programs.program import look
 from tape.recording import record
 from tape.recording.entering import made_leaf
 from tape.sweeps.seeds import describe
 from tape.variables.cuts import hold
-from tape.variables.indexing import Spec, basic, basic_op, expand, is_mask, known_call, plan, static_index, window
+from tape.variables.indexing import Position, Spec, basic, basic_op, expand, is_mask, known_call, plan, static_index, window
 
 if TYPE_CHECKING:
     from tape.variables.declared import Index
@@ -140,6 +142,8 @@ def _as_value(v: Handle, value: object) -> Any:
         value = call(jnp.asarray, "asarray", (value,), {})
     new = variable(value)
     kind = new._place.kind
+    if kind.aval.dtype == aval.dtype:
+        return new
     if kind.requires_grad and not differentiable(aval):
         msg = (
             f"x[i] = y: y requires grad, and x of dtype {aval.dtype} carries no gradient; "
@@ -158,11 +162,10 @@ def _as_value(v: Handle, value: object) -> Any:
 def _assigned(v: Handle, index: object, new: Handle) -> Any:
     shape, aval = v._place.kind.aval.shape, new._place.kind.aval
     items = index if type(index) is tuple else (index,)
-    if basic(items, []) is not None:
-        spec, starts = plan(shape, items, windows=True)
-        if _in_part(spec, shape):
-            spec, starts = plan(shape, items, windows=False)
-        return record.record(basic_op("setitem", _write, spec), (v, new, *starts))
+    key = basic(items, [shape])
+    if key is not None:
+        op, starts = _WRITES.cached(tuple(key), lambda: _writing(shape, items))
+        return record.record(op, (v, new, *starts))
     if (
         len(items) == 1
         and isinstance(index, (Handle, jax.Array, np.ndarray))
@@ -174,6 +177,17 @@ def _assigned(v: Handle, index: object, new: Handle) -> Any:
         if mask.ndim and mask.shape == shape[: mask.ndim]:
             return call(_where, "setitem", (v, mask, new), {})
     return known_call(_scatter, "setitem", v, items, (new,), lambda: (v, expand(v, index, strict=True), new))
+
+
+_WRITES: Bounded[tuple[object, ...], tuple[Op, tuple[Position, ...]]] = Bounded("indices that are assigned to", 1 << 14)
+
+
+def _writing(shape: tuple[int, ...], items: tuple[Any, ...]) -> tuple[Op, tuple[Position, ...]]:
+    """Return the op that assigns to an index of integers, slices and new axes, and the positions that are its inputs."""
+    spec, starts = plan(shape, items, windows=True)
+    if _in_part(spec, shape):
+        spec, starts = plan(shape, items, windows=False)
+    return basic_op("setitem", _write, spec), starts
 
 
 def _in_part(spec: Spec, shape: tuple[int, ...]) -> bool:
