@@ -14,7 +14,6 @@ from jax.typing import DTypeLike
 
 from tape import jaxapi
 from tape.bounded import Bounded
-from tape.graph.constants import known_array
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
 from tape.graph.trees import leaves_of, variables_in
@@ -23,6 +22,7 @@ from tape.mirrored.detachment import refuse_reinterpretation, stop_gradient
 from tape.mirrored.mirror import call, describe, mirrored, on_values
 from tape.mirrored.reduced import REDUCED
 from tape.mirrored.selection import SELECTIONS, THROUGH, over_segments
+from tape.programs.handing import array_of
 from tape.recording import record
 from tape.recording.template import Static
 
@@ -96,9 +96,12 @@ def array(original: Callable[..., Any]) -> Callable[..., Any]:
         if any(isinstance(x, (Handle, jaxapi.Tracer)) for x in leaves):
             return recording(*args, **kwargs)
         with jaxapi.ensure_compile_time_eval():
-            value = known_array(args[0], copy=name == "array") if len(args) == 1 and not kwargs else original(*args, **kwargs)
-            if name == "asarray" and any(isinstance(x, np.ndarray) for x in leaves):
-                value = jnp.array(value, copy=True)
+            if len(args) == 1 and not kwargs and not isinstance(args[0], jax.Array):
+                value = array_of(args[0])
+            else:
+                value = original(*args, **kwargs)
+                if name == "asarray" and any(isinstance(x, np.ndarray) for x in leaves):
+                    value = jnp.array(value, copy=True)
         held = any(isinstance(x, (jax.Array, np.ndarray, np.generic)) for x in leaves)
         return record.leaf(value, unrecorded=held and LOCAL.scope.caller.bring(value))
 

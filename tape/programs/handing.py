@@ -1,14 +1,18 @@
-"""Handing: values of NumPy become JAX's arrays, by a program of their shapes once these have come often."""
+"""Handing: numbers and values of NumPy become JAX's arrays, by a program of their shapes once these have come often."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
+from tape import jaxapi
 from tape.bounded import Bounded
+from tape.configuration import checks_results, configuration
+from tape.graph.constants import known_array
 from tape.ops.hosting import Host, owned
 from tape.programs import background
 
@@ -19,12 +23,26 @@ _put = jax.jit(lambda *arrays: arrays)
 
 
 def to_jax(values: Sequence[Any], avals: Sequence[Any]) -> Sequence[jax.Array]:
-    """Return JAX's arrays of values; as :func:`tape.ops.hosting.to_jax`."""
+    """Return JAX's arrays of values that NumPy computed, which share no memory with them."""
     return _handed([owned(value, aval) for value, aval in zip(values, avals, strict=True)])
 
 
+_KINDS = frozenset("biufc")
+
+
+def array_of(value: object) -> jax.Array:
+    """Return JAX's array of a number, a NumPy array or nested lists, which shares no memory with them."""
+    plain = value.__class__ is np.ndarray and value.dtype.kind in _KINDS and value.dtype.isnative
+    if (plain or value.__class__ is float) and not (jaxapi.in_trace() or checks_results() or jax.config.jax_disable_jit):  # type: ignore[attr-defined]
+        with contextlib.suppress(Exception):  # as where transfers are guarded; should it not be that, the other way says what is wrong
+            (array,) = _handed([np.array(value, order="C") if plain else value])  # type: ignore[list-item]
+            if isinstance(array.sharding, jax.sharding.SingleDeviceSharding):  # inside of a mesh, programs spread what they return
+                return array
+    return known_array(value, copy=True)
+
+
 def _handed(arrays: Sequence[Host | complex]) -> Sequence[jax.Array]:
-    key = tuple([(x.shape, x.dtype) if isinstance(x, np.ndarray) else x.__class__ for x in arrays])
+    key = (id(configuration()), *[(x.shape, x.dtype) if isinstance(x, np.ndarray) else x.__class__ for x in arrays])
     seen = _SEEN.get(key, 0)
     if isinstance(seen, background.Job):
         if seen.made and not seen.lost:

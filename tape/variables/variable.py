@@ -25,7 +25,7 @@ from tape.errors import (
     unknown_keyword,
 )
 from tape.graph import boundary
-from tape.graph.constants import ARRAYS, known_array, note_type, refused
+from tape.graph.constants import ARRAYS, note_type, refused
 from tape.graph.kinds import Place, differentiable, leaf_kind
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, end_of, extra_of, node_of
@@ -33,6 +33,7 @@ from tape.graph.watcher import NOBODY
 from tape.hooking.handles import RemovableHandle
 from tape.mirrored.detachment import detach, detaching
 from tape.ops.kernel import Kernel, Op
+from tape.programs.handing import array_of
 from tape.programs.program import look
 from tape.recording import record
 from tape.recording.entering import made_leaf
@@ -51,7 +52,7 @@ def _to_array(value: object, where: str) -> jax.Array:
     if isinstance(value, jax.Array):
         return value
     try:
-        return known_array(value, copy=True)
+        return array_of(value)
     except (TypeError, ValueError, OverflowError) as e:
         raise refused(where, value, e) from e
 

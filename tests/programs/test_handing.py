@@ -81,3 +81,44 @@ def test_a_function_that_packs_is_given_what_is_kept():
     with tape.saved_value_hooks(lambda value: given.append(value.shape) or value, lambda value: value):
         tnp.exp(x @ tape.constant(np.ones((4, 2), np.float32))).sum().value.block_until_ready()
     assert (3, 2) in given
+
+
+GIVEN = [
+    np.array([1.5, np.inf, np.nan]),
+    np.array([2**40 + 5, -1]),
+    np.array([True, False]),
+    np.array([1 + 2j]),
+    np.arange(6, dtype=np.float32).reshape(2, 3).T,
+    np.float16([1, 2]),
+    np.zeros((0, 3)),
+    np.array(3.5),
+    2.5,
+]
+
+
+@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize("value", GIVEN, ids=lambda value: f"{getattr(value, 'dtype', 'number')}{np.shape(value)}")
+def test_what_comes_often_becomes_the_array_that_it_became_at_first(value, x64):
+    def made():
+        x = tape.constant(value).value
+        return x.dtype, x.shape, x.weak_type, x.committed, x.sharding, np.asarray(x).tobytes()
+
+    with jax.enable_x64(x64):
+        first = made()
+        for _ in range(handing._OFTEN + 1):
+            made()
+        idle.settle()
+        assert made() == first
+
+
+@pytest.mark.parametrize("around", [lambda: jax.transfer_guard("disallow"), lambda: jax.debug_nans(True), jax.disable_jit])
+def test_arrays_that_come_often_are_taken_under_any_setting(around):
+    value = np.full((3, 109), np.nan, np.float32)
+    with around():
+        for _ in range(handing._OFTEN + 1):
+            tape.Variable(value)
+        idle.settle()
+        made = tape.Variable(value)
+    value[:] = 0.0
+    assert isinstance(made.value, jax.Array)
+    assert np.isnan(made.value).all()
