@@ -7,6 +7,7 @@ their syntax trees, so that a message that is neither provoked here nor listed w
 import ast
 import pathlib
 import re
+import sys
 
 import pytest
 
@@ -161,6 +162,14 @@ ROWS = {
         ),
         ("x[0] = 5.0", "`x = x.at[i].set(y)`", "y = x; x = x.at[0].set(5.0)", "same(y, A) and grad_is(x.sum(), y, [0, 1, 1])"),
         ("x[0] = 5.0", "`x = x.detach()`", "y = x; x = x.detach(); x[0] = 5.0", "same(y, A) and same(x, [5, -2, 0.5])"),
+        *(
+            ("h[None][0] = 5.0", repair, code, "same(h[None], [[5, 5, 5]])")
+            for repair, code in (
+                ("`x[i, j] = y`", "h = h[None]; h[0, :] = 5.0; h = h[0]"),
+                ("`row = x[i]`, `row[j] = y` and `x[i] = row`", "x = h[None]; row = x[0]; row[:] = 5.0; x[0] = row; h = x[0]"),
+            )
+            if sys.version_info < (3, 14)
+        ),
         ("del x[0]", "`x = tape.numpy.delete(x, i)`", "y = x; x = tape.numpy.delete(x, 0)", "grad_is(x.sum(), y, [0, 1, 1])"),
         ("i[0] = x[0]", "convert x with .astype('float32')", "i = i.astype('float32'); i[0] = x[0]", "grad_is(i.sum(), x, [1, 0, 0])"),
         ("i[0] = x[0]", "pass y.detach()", "i[0] = x[0].detach()", "same(i, [1, 2, 3])"),

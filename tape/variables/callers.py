@@ -51,6 +51,11 @@ if layout.NATIVE is not None:
     layout.NATIVE.asking(_PLACES, _NOTHING)
 
 
+def assigns(frame: FrameType) -> bool:
+    """Tell whether a frame is at an assignment to elements: ``x[i] = y``."""
+    return sink(frame) is ASSIGNMENT
+
+
 def sink(frame: FrameType) -> Sink | None:
     """Return what asks for a number where a frame is; None where that says so itself, or nobody can tell."""
     code, at = frame.f_code, frame.f_lasti
@@ -73,7 +78,7 @@ def _place(code: CodeType, at: int) -> _Instruction:
     before = [step for step in dis.get_instructions(code) if step.offset <= at]
     call = before.pop()
     if call.opname not in {"CALL", "PRECALL"} or call.arg is None:
-        return _ASSIGNS if call.opname == "STORE_SUBSCR" else _NOTHING
+        return _ASSIGNS if call.opname in {"STORE_SUBSCR", "STORE_SLICE"} else _NOTHING
     if before[-1].opname == "PRECALL":  # Python 3.11; it is where a frame stands once the call is one that Python has specialized
         before.pop()
     waiting = call.arg

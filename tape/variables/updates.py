@@ -6,6 +6,7 @@ becomes the one that the result is.  Entries recorded before keep the old value.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -29,6 +30,7 @@ from tape.programs.program import look
 from tape.recording import record
 from tape.recording.entering import made_leaf
 from tape.sweeps.seeds import describe
+from tape.variables import callers
 from tape.variables.cuts import hold
 from tape.variables.indexing import Position, Spec, basic, basic_op, expand, is_mask, known_call, plan, static_index, window
 
@@ -40,14 +42,38 @@ def setitem(v: Handle, index: object, value: object) -> None:
     """Change ``v`` to ``v.at[index].set(value)``; entries recorded before keep the old value.
 
     Raises:
-        TapeValueError: ``v`` is a leaf that requires grad, and recording is on.
+        TapeValueError: ``v`` is a leaf that requires grad, and recording is on; or nobody holds ``v``, as in ``x[i][j] = y``.
         LostGradientError: ``value`` requires grad and ``v`` has an integer or boolean dtype.
         LeakedTracerError: the result belongs to a JAX transformation, and ``v`` does not.
 
     """
     check_writable(v, "x[i] = y", "x[i] = y", "x = x.at[i].set(y)", ", or `x = x.detach()` before it for a constant")
     new = _as_value(v, value)
-    store("x[i] = y", v, _assigned(v, index, new))
+    result = _assigned(v, index, new)
+    if sys.getrefcount(v) <= _ALONE < _NAMED and v._original is None and callers.assigns(sys._getframe(1)):
+        msg = (
+            f"x[i][j] = y: x[i] ({describe(v)}) is a copy of elements, no view, and nobody holds it, so nobody would see the assignment; "
+            "write `x[i, j] = y`, or `row = x[i]`, `row[j] = y` and `x[i] = row`"
+        )
+        raise TapeValueError(msg)
+    store("x[i] = y", v, result)
+
+
+class _Counted:
+    def __setitem__(self, counts: list[int], _: object) -> None:
+        counts.append(sys.getrefcount(self))
+
+
+def _references() -> list[int]:
+    """Count the references to what is assigned to: where nobody holds it, and where a name does (on Python 3.14 as many)."""
+    counts: list[int] = []
+    _Counted()[counts] = None
+    named = _Counted()
+    named[counts] = None
+    return counts
+
+
+_ALONE, _NAMED = _references()
 
 
 def delitem(v: Handle, index: object) -> None:

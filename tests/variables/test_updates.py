@@ -2,6 +2,7 @@
 
 import copy
 import operator
+import sys
 import threading
 
 import jax
@@ -507,3 +508,35 @@ def test_a_frozen_parameter_keeps_its_gradient_and_hooks_when_it_is_updated(reco
     np.testing.assert_array_equal(x.numpy(), [14.0, 4 * X[1]])
     np.testing.assert_array_equal(x.grad.numpy(), [20.0, 20.0])
     assert len(seen) == 2
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="a name counts as no reference there")
+@pytest.mark.parametrize(
+    "code", ["m[0][1] = 5.0", "m[0][:1] = 5.0", "m[1][0] += 5.0", "m.T[0] = 5.0", "m.reshape(4)[1:] = 5.0", "made()[0] = 5.0"]
+)
+@pytest.mark.parametrize("mode", [tape.enable_grad, tape.no_grad])
+def test_an_assignment_to_what_nobody_holds_is_refused(code, mode):
+    m = leaf(np.ones((2, 2), np.float32)) * 2.0
+    with mode(), pytest.raises(TapeValueError, match=r"nobody holds"):
+        exec(code, {"m": m, "made": lambda: m * 1.0})  # noqa: S102 -- the cases above
+    np.testing.assert_array_equal(m.numpy(), np.full((2, 2), 2.0))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "l = [m]; l[0][0] = 5.0",
+        "d = {1: (m,)}; d[1][0][0] = 5.0",
+        "(lambda: m)()[0] = 5.0",
+        "m.__setitem__(0, 5.0)",
+        "(lambda t: t.__setitem__(0, 5.0))(m)",
+        "import operator; operator.setitem(m, 0, 5.0)",
+        "l = [m.grad]; m.grad[0] = 5.0; m[0] = m.grad[0]",
+        "def f(t): t[0] = 5.0\nf(m)",
+    ],
+)
+def test_an_assignment_to_what_somebody_holds_is_not(code):
+    m = leaf(np.ones((2, 2), np.float32)) * 2.0
+    m.grad = np.ones((2, 2), np.float32)
+    exec(code, {"m": m})  # noqa: S102 -- the cases above
+    np.testing.assert_array_equal(m.numpy(), [[5, 5], [2, 2]])
