@@ -27,7 +27,8 @@ array = saying(array_of(jnp.asarray), "asarray")
 _UNSUPPORTED = "has no counterpart in tape.numpy; pass .value or .detach() for a constant, or compose it of tape.numpy functions"
 _WRITERS = {"copyto": "x[...] = values, or pass .value", "putmask": "tape.numpy.where(mask, values, x)"}
 _AT = {**{name: name for name in ("add", "subtract", "multiply", "divide", "power")}, "minimum": "min", "maximum": "max"}
-_LISTS = {"block", "einsum"}  # take lists that are not arrays
+_LISTS = {"block", "einsum", "piecewise"}  # take lists that are not arrays
+_BOUNDS = {"a_min": "min", "a_max": "max"}  # of np.clip, in JAX
 
 
 def namespace(name: str) -> ModuleType:
@@ -104,6 +105,8 @@ def array_function(_self: Handle, func: Callable[..., Any], _types: object, args
         msg = f"np.{func.__name__}: Variables cannot be written into out=; take the result instead"
         raise TapeTypeError(msg)
     if fun is not None:
+        if func.__name__ == "clip":
+            kwargs = {_BOUNDS.get(k, k): x for k, x in kwargs.items()}
         if func.__name__ not in _LISTS:
             roles = roles_of(fun, func.__name__)
             args = tuple([_as_given(x, roles.at(i)) for i, x in enumerate(args)])

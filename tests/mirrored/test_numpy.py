@@ -254,3 +254,16 @@ def test_keywords_may_come_in_any_order(wrapped):
     for _ in range(3):
         assert tnp.clip(x, min=low, max=high).tolist() == tnp.clip(x, max=high, min=low).tolist() == [0.5, 1.0, 1.5]
         assert float(tnp.sum(x, where=where, initial=1.5)) == float(tnp.sum(x, initial=1.5, where=where)) == 3.5
+
+
+def test_numpy_s_own_names_of_arguments():
+    x = tape.Variable([1.0, 2.0, 3.0])
+    for y in (np.clip(x, a_min=1.5, a_max=None), np.clip(x, 1.5, a_max=9.0), np.clip(x, min=1.5)):
+        assert (y.tolist(), tape.gradients(y.sum(), x).tolist()) == ([1.5, 2.0, 3.0], [0.0, 1.0, 1.0])
+
+
+def test_a_list_of_functions_is_no_array():
+    x = tape.Variable([1.0, 2.0, 3.0])
+    y = np.piecewise(x, [x < 2.0, np.array([False, True, True])], [lambda v: v * v, lambda v: 5.0 * v])
+    assert (y.tolist(), tape.gradients(y.sum(), x).tolist()) == ([1.0, 10.0, 15.0], [2.0, 5.0, 5.0])
+    assert np.piecewise(x, [x < 2.0], [np.sin, 7.0]).tolist()[1:] == [7.0, 7.0]
