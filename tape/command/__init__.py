@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+import tape
 from tape import layout
 from tape.command import check, demo, pages, report, verify
 from tape.errors import TapeError
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 PASS, FAIL, USAGE = 0, 1, 2
 _RECORDER = f"recorder: {layout.RUNS}".replace("%", "%%")  # which argparse would fill in
+_VERSION = f"tape {tape.__version__}, {_RECORDER}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tape", description=__doc__, epilog=f"Exit status: 0 right, 1 wrong, 2 not understood. {_RECORDER}"
     )
-    parser.add_argument("--version", action="version", version=_RECORDER, help="say which recorder runs, and why")
+    parser.add_argument("--version", action="version", version=_VERSION, help="say which version it is, and which recorder runs")
     report.add(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", help="without one: versions, devices, caches, extras, a self-check")
     for module in (demo, check, verify, pages):

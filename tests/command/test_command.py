@@ -13,6 +13,7 @@ import tomllib
 import numpy as np
 import pytest
 
+import tape
 from tape import layout
 from tape.command import demo, main, report
 from tape.command.targets import Drawing, arguments
@@ -122,6 +123,11 @@ def test_it_says_which_recorder_runs(words, capsys):
     main(words)
     said = capsys.readouterr()
     assert f"recorder {layout.RUNS}" in " ".join((said.out + said.err).replace("recorder:", "recorder").split())
+
+
+def test_it_says_its_version(capsys):
+    main(["--version"])
+    assert f"tape {tape.__version__}" in capsys.readouterr().out
 
 
 def unannotated(x):
