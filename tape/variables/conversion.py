@@ -20,6 +20,7 @@ from tape import jaxapi
 from tape.errors import ConcretizationError, LostGradientError, TapeError, TapeRuntimeError, TapeTypeError, wrap
 from tape.graph import boundary
 from tape.graph.constants import known_array
+from tape.graph.kinds import differentiable
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
 from tape.graph.trie import RECORD
@@ -220,7 +221,8 @@ class Convertible(methods.ArrayMethods):
         if asking.startswith("deferring_binary_op") or asking == "bind":  # a primitive, which says the type that it was given
             raise AttributeError
         if asking in _ASKS_FOR_SHAPES:  # JAX takes a TypeError for its own, and would say other words
-            raise TapeRuntimeError(self._raw_jax() or f"a Variable ({describe(self)}) {_NO_ARRAY}")
+            place = _NO_ARRAY if differentiable(self._place.kind.aval) else _NO_INDEX
+            raise TapeRuntimeError(self._raw_jax() or f"a Variable ({describe(self)}) {place}")
         return self._refuse_or_look
 
     def _refuse_or_look(self) -> jax.Array:
@@ -261,6 +263,7 @@ class Convertible(methods.ArrayMethods):
         return as_array(look(self)).__dlpack_device__()  # type: ignore[attr-defined]
 
 
+_NO_INDEX = "stands where JAX takes an array, as in x[i] of a JAX array x; write x[i.value], or tape.constant(x)[i]"
 _NO_ARRAY = (
     "stands where JAX takes an array, as for the result of a function that jax.grad differentiates; use tape.grad(f)(x) in place of "
     "jax.grad(f)(x), or jax.grad(interop.lower(f))(x.value) for arrays, and elsewhere pass its .value"
@@ -359,8 +362,10 @@ def _convert(kind: Callable[[Any], T], variable: Handle) -> T:
     except RuntimeError as e:
         raise _elsewhere(kind.__name__, variable, e) from e
     except TypeError as e:
-        repair = "reduce it, or index one element" if variable._place.kind.aval.size != 1 else "take .real, or convert it first"
-        msg = f"{kind.__name__}: needs a Variable of size 1 and a dtype that fits, got {describe(variable)}; {repair}"
+        repair = "take .real, or convert it first"
+        if variable._place.kind.aval.shape:
+            repair = "take v.item()" if variable._place.kind.aval.size == 1 else "reduce it, or index one element"
+        msg = f"{kind.__name__}: needs a Variable without axes and of a dtype that fits, got {describe(variable)}; {repair}"
         raise TapeTypeError(msg) from e
     except (ValueError, OverflowError) as e:  # int(nan), int(inf)
         raise (wrap(e, f"{kind.__name__} of a Variable ({describe(variable)})") or e) from e

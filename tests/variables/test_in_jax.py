@@ -26,6 +26,15 @@ def test_grad_of_jax_on_a_variable(transformation, make):
         transformation(lambda a: cubes(make(a)))(X)
 
 
+@pytest.mark.parametrize("index", [1, [0, 2], [True, False, True]])
+def test_an_index_of_a_raw_array_is_named(index):
+    x, i = jax.device_put(X), tape.constant(index)
+    with pytest.raises(TapeError, match=r"write x\[i\.value\], or tape\.constant\(x\)\[i\]"):
+        x[i]
+    np.testing.assert_array_equal(x[i.value], X[np.asarray(index)])
+    np.testing.assert_array_equal(tape.constant(x)[i].value, X[np.asarray(index)])
+
+
 @pytest.mark.parametrize("name", ["hessian", "jacfwd", "jacrev"])
 def test_jacobians_of_jax_on_a_variable(name):
     x = tape.Variable(X)
