@@ -133,7 +133,8 @@ def backward(
 
 def _accumulated_again(segment: Segment, key: tuple[object, ...], entering: Sequence[Handle]) -> bool:
     """Do what a call of backward() did before at this point of the tape, if it was made; tell whether it was."""
-    written: Written | None = segment.state.next.get(key)
+    start = segment.state
+    written: Written | None = start.next.get(key)
     if written is None:
         return False
     released = segment.released
@@ -141,7 +142,7 @@ def _accumulated_again(segment: Segment, key: tuple[object, ...], entering: Sequ
     if arrival is None:
         return False
     fresh, cells, sums, hooked = arrival
-    if not written.enter(segment, entering, cells):
+    if not written.enter(segment, start, entering, cells):
         return False
     _accumulate(segment, released, fresh, sums, hooked, not sums and awaited(fresh))
     return True
@@ -281,8 +282,9 @@ def gradients(
     known = None if inputs is None else asked(outputs, inputs, grad_outputs, create_graph=create_graph, retains=retain)
     if known is not None:
         segment, key, entering = known
-        written: Written | None = segment.state.next.get(key)
-        again = None if written is None else written.again(segment, entering)
+        start = segment.state
+        written: Written | None = start.next.get(key)
+        again = None if written is None else written.again(segment, start, entering)
         if again is not None:
             return again[0] if isinstance(inputs, Handle) else tuple(again)
         call = call_of(*known, checked=True)

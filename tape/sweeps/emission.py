@@ -132,7 +132,7 @@ def emit(
             numbers = plan.given if target is segment else (*plan.externals, *plan.given)
             written = link(start, key, _written(plan, start, dict(zip(numbers, slots, strict=True))))
         if written is not None:
-            results = written.again(target)
+            results = written.again(target, start)
             if results is None:
                 raise SegmentClosedError
             if LOCAL.scope.notes is not None:

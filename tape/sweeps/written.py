@@ -48,8 +48,8 @@ class Written:
     released: frozenset[int] | None = None
     ends: tuple[int, ...] | None = None
 
-    def again(self, segment: Segment, entering: Sequence[Handle] = ()) -> list[Any] | None:
-        """Write it on a segment that stands where it began; return the results, None where :meth:`enter` fails."""
+    def again(self, segment: Segment, start: State, entering: Sequence[Handle] = ()) -> list[Any] | None:
+        """Write it on a segment that stands at ``start``, where it began; return the results, None where :meth:`enter` fails."""
         present = segment.cells
         cells: dict[int, Cell] = {}
         results = []
@@ -59,20 +59,25 @@ class Written:
             if cell is None:
                 cell = cells[slot] = [None]
             results.append(handle(segment, place, cell))
-        return results if self.enter(segment, entering, cells) else None
+        return results if self.enter(segment, start, entering, cells) else None
 
-    def enter(self, segment: Segment, entering: Sequence[Handle], cells: dict[int, Cell]) -> bool:
-        """Advance a segment, with further cells for results, and the seeds that enter; return False where another thread has run it."""
+    def enter(self, segment: Segment, start: State, entering: Sequence[Handle], cells: dict[int, Cell]) -> bool:
+        """Advance a segment, with further cells for results, and the seeds that enter.
+
+        Returns:
+            False where another thread has run it, or a finalizer or a signal's handler has recorded meanwhile.
+
+        """
         released = segment.released
         try:
             with segment.lock:
-                if not segment.open:
-                    return False
                 entered, leaves = segment.entered, segment.leaves
                 if self.order:
                     further = [entering[n]._cell for n in self.order]
-                    entered = {**entered, **{id(cell): slot for slot, cell in enumerate(further, segment.state.n_slots)}}
+                    entered = {**entered, **{id(cell): slot for slot, cell in enumerate(further, start.n_slots)}}
                     leaves = [*leaves, *further]
+                if not segment.open or segment.state is not start:
+                    return False
                 segment.entered, segment.leaves, segment.state = entered, leaves, self.state  # in one breath: see Segment
                 segment.cells.update(cells)
                 if self.released is not None:

@@ -15,6 +15,7 @@ import tape
 import tape.numpy as tnp
 from tape.errors import ConcretizationError, TapeTypeError, TapeValueError
 from tape.recording import entering
+from tape.sweeps import differentiation, written
 from tests import agreement
 
 A = np.array([1.0, -2.0, 0.5], np.float32)
@@ -274,6 +275,31 @@ def test_what_a_finalizer_records_while_a_leaf_enters_keeps_its_gradient(monkeyp
     (made[0] * y * h).backward()
     np.testing.assert_allclose(v.grad.value, np.cos(0.25) * 4.0 * 1.5, rtol=1e-5)
     np.testing.assert_allclose(x.grad.value, np.sin(0.25) * 4.0 * 3.0, rtol=1e-5)
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+def test_what_a_finalizer_records_while_a_sweep_is_written_again_stays(seeded, monkeypatch):
+    x, v = tape.Variable(jnp.full(3, 0.5)), tape.Variable(0.25)
+    monkeypatch.setattr(differentiation, "regained", lambda *_: None)  # which does the same in C
+    handle, again, made = written.handle, written.Written.again, []
+
+    def meddling(*args):
+        if not made:
+            made.append(tnp.sin(v))  # as what is called when garbage is collected here
+        return handle(*args)
+
+    def written_again(*args):
+        with monkeypatch.context() as patch:
+            patch.setattr(written, "handle", meddling)
+            return again(*args)
+
+    monkeypatch.setattr(written.Written, "again", written_again)
+    for _ in range(4):
+        y = tnp.sin(x) * x
+        seeds = tape.constant(jnp.full(3, 2.0)) if seeded else None
+        g = tape.gradients(y if seeded else y.sum(), x, seeds)
+        close(g.value, (2.0 if seeded else 1.0) * (np.cos(0.5) * 0.5 + np.sin(0.5)) * np.ones(3))
+    close(made[0], np.sin(0.25))
 
 
 def test_what_is_recorded_after_garbage_was_collected_has_room_for_its_results():
