@@ -39,6 +39,7 @@ _ASSIGNS = _NOTHING._replace(assigns=True)
 _NUMBERS = {("float",), ("int",), ("complex",)}
 ASSIGNMENT = Sink("array[i] = v", "array[i] = {}(v)", "array = tape.numpy.asarray(array).at[i].set(v)")
 _MADE = Sink("array.array(code, [v])", "array.array(code, [{}(v)])", "a list and tape.numpy.stack")
+_READ = Sink("np.fromiter(v, dtype)", "np.fromiter([{}(x) for x in v], dtype)", "v.astype(dtype), tape.numpy.stack of a list")
 _METHODS = {
     "fill": Sink("array.fill(v)", "array.fill({}(v))", "array = tape.numpy.full_like(array, v)"),
     "append": Sink("array.append(v)", "array.append({}(v))", "a list and tape.numpy.stack"),
@@ -109,6 +110,8 @@ def _called(frame: FrameType, place: _Instruction) -> Sink | None:
         value = getattr(value, name, None) if holds else getattr(value, "__dict__", {}).get(name)
     if value is array:
         return _MADE
+    if value is np.fromiter:
+        return _READ
     if value.__class__ is not BuiltinFunctionType:
         return None
     if isinstance(value.__self__, (np.ndarray, array)):

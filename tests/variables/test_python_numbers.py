@@ -44,6 +44,7 @@ SILENT = {
     "math.sqrt(v)": lambda v: math.sqrt(math.exp(float(v)) + v),
     "cmath.exp(v)": lambda v: cmath.exp(v),
     "array.fill(v)": by_an_attribute,
+    "np.fromiter(v, dtype)": lambda v: np.fromiter((a for a in [v, v]), float),
 }
 
 
