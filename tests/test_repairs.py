@@ -537,6 +537,18 @@ ROWS = {
             "same(t, 2 * (A * A).sum())",
         ),
         (
+            "tape.jvp(lambda v: v * v, (2.0,), (3.0 + 1j,))",
+            "take its real part",
+            "y, t = tape.jvp(lambda v: v * v, (2.0,), ((3.0 + 1j).real,))",
+            "same(t, 12)",
+        ),
+        (
+            "tape.jvp(lambda v, n: v * n, (A, 3), (A, 0))",
+            "np.zeros((), jax.dtypes.float0)",
+            "y, t = tape.jvp(lambda v, n: v * n, (A, 3), (A, np.zeros((), jax.dtypes.float0)))",
+            "same(t, 3 * A)",
+        ),
+        (
             "tape.jacrev(lambda v: v * 1j)(A)",
             "return real parts",
             "g = tape.jacrev(lambda v: (v * (1j + 2)).real)(A)",

@@ -11,11 +11,13 @@ from typing import Any, Literal, overload
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from tape import jaxapi
 from tape.bounded import Bounded
 from tape.configuration import configuration
 from tape.errors import TapeTypeError, TapeValueError, UnrecordedGradientError
+from tape.graph.kinds import differentiable
 from tape.graph.length import bytes_of
 from tape.graph.scope import LOCAL, within
 from tape.graph.segment import Handle, Segment, WayBack
@@ -43,14 +45,17 @@ class Linear:
             check_recorded(call.name, gradient)
         _check_linear(call.name, gradients, start, serial)
 
-    def push(self, tangents: Sequence[object], batch: int | None = None) -> list[Variable]:
-        """Push tangents (one per input leaf; with ``batch``, stacked along a first axis) forward to the outputs."""
+    def push(self, tangents: Sequence[object], batch: int | None = None) -> list[Any]:
+        """Push tangents (one per input leaf; with ``batch``, stacked along a first axis) forward to the outputs.
+
+        Tangents of integers and booleans are arrays of dtype ``float0``, as in JAX.
+        """
         given = [_like(t, v, batch) for t, v in zip(tangents, self.call.inputs, strict=True)]  # all are checked, read or not
-        roots = [(g, t) for g, t in zip(self.pulled, given, strict=True) if g._place.kind.requires_grad]
+        roots = [(g, t) for g, t in zip(self.pulled, given, strict=True) if isinstance(g, Variable) and g._place.kind.requires_grad]
         able = [s for s in self.seeds if roots and s._place.kind.requires_grad]
         nested = self.call.nested or any(isinstance(t, Handle) and t._place.kind.requires_grad for t in tangents)
         pushed = dict(zip(map(id, able), swept(roots, able, batch, create_graph=nested) if able else (), strict=True))
-        return [pushed[id(s)] if id(s) in pushed else zeros(v, batch) for s, v in zip(self.seeds, self.call.outputs, strict=True)]
+        return [pushed[id(s)] if id(s) in pushed else _no_tangent(v, batch) for s, v in zip(self.seeds, self.call.outputs, strict=True)]
 
 
 _SMALL = 1 << 12  # bytes
@@ -97,16 +102,34 @@ def zeros(like: Variable, batch: int | None) -> Variable:
     return record.leaf(jnp.zeros((() if batch is None else (batch,)) + like.shape, like.dtype))  # type: ignore[no-any-return]
 
 
-def _like(tangent: object, primal: Variable, batch: int | None) -> Any:
-    """Return a tangent as a Variable of the primal's shape and dtype."""
+def _no_tangent(output: Variable, batch: int | None) -> Any:
+    return zeros(output, batch) if differentiable(output._place.kind.aval) else np.zeros(output.shape, jaxapi.float0)
+
+
+def _check_empty(tangent: Any, shape: tuple[int, ...], dtype: Any) -> None:
+    if getattr(tangent, "dtype", None) != jaxapi.float0 or tangent.shape != shape:
+        msg = (
+            f"jvp: the tangent of an input of dtype {dtype} has to be empty, np.zeros({shape}, jax.dtypes.float0), got {tangent!r}; pass "
+            "that, or leave the input out of the primals"
+        )
+        raise TapeTypeError(msg)
+
+
+def _like(tangent: Any, primal: Variable, batch: int | None) -> Any:
+    """Return a tangent as a Variable of the primal's shape and dtype; that of an integer is of dtype ``float0``, and nobody reads it."""
+    if not differentiable(primal._place.kind.aval):
+        _check_empty(tangent, primal.shape, primal.dtype)
+        return tangent
     like = variable("jvp", tangent)
     shape = primal.shape if batch is None else (batch, *primal.shape)
     aval = like._place.kind.aval
     if aval.shape != shape:
         msg = f"jvp: a tangent has shape {aval.shape}, but its primal has shape {shape}"
         raise TapeValueError(msg)
-    if aval.dtype != primal.dtype and not aval.weak_type and not isinstance(tangent, (int, float, complex)):
-        msg = f"jvp: a tangent has dtype {aval.dtype}, but its primal has dtype {primal.dtype}; cast it"
+    losing = aval.dtype.kind == "c" != primal.dtype.kind
+    if losing or (aval.dtype != primal.dtype and not aval.weak_type and not isinstance(tangent, (int, float, complex))):
+        repair = "take its real part" if losing else "cast it"
+        msg = f"jvp: a tangent has dtype {aval.dtype}, but its primal has dtype {primal.dtype}; {repair}"
         raise TapeTypeError(msg)
     return like if aval.dtype == primal.dtype else like.astype(primal.dtype)
 
@@ -132,18 +155,25 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
     if not isinstance(primals, (tuple, list)) or not isinstance(tangents, (tuple, list)):
         msg = f"jvp: primals and tangents must be tuples or lists, got {type(primals).__name__} and {type(tangents).__name__}"
         raise TapeTypeError(msg)
-    (_, tree), (leaves, other) = flatten(tuple(primals)), flatten(tuple(tangents))
+    (given, tree), (leaves, other) = flatten(tuple(primals)), flatten(tuple(tangents))
     if tree != other:
         msg = f"jvp: primals and tangents must have one structure, got {tree} and {other}"
         raise TapeTypeError(msg)
-    call = Call("jvp", fun, primals, {}, range(len(primals)), has_aux=has_aux)
+    for primal, tangent in zip(given, leaves, strict=True):
+        if isinstance(primal, int) or getattr(getattr(primal, "dtype", None), "kind", "") in ("b", "i", "u"):  # before anything runs
+            _check_empty(tangent, getattr(primal, "shape", ()), getattr(primal, "dtype", jnp.result_type(int)))
+    call = Call("jvp", fun, primals, {}, range(len(primals)), has_aux=has_aux, allow_int=True)
     pushed = jax.tree.unflatten(call.output_tree, Linear(call).push(leaves))
     result = call.output(), call.product(pushed, leaves)
     return (*result, call.result(call.aux)) if has_aux else result
 
 
-def linearize(fun: Callable[..., Any], *primals: object) -> tuple[Any, Callable[..., Any]]:
-    """Return ``fun(*primals)`` and the linear function that pushes tangents forward.
+@overload
+def linearize(fun: Callable[..., Any], *primals: object, has_aux: Literal[False] = ...) -> tuple[Any, Callable[..., Any]]: ...
+@overload
+def linearize(fun: Callable[..., Any], *primals: object, has_aux: Literal[True]) -> tuple[Any, Callable[..., Any], Any]: ...
+def linearize(fun: Callable[..., Any], *primals: object, has_aux: bool = False) -> Any:
+    """Return ``fun(*primals)`` and the linear function that pushes tangents forward (and ``aux``, where ``fun`` returns that beside it).
 
     Example:
         >>> import tape
@@ -153,7 +183,7 @@ def linearize(fun: Callable[..., Any], *primals: object) -> tuple[Any, Callable[
 
     """
     check_callable("linearize", fun)
-    call = Call("linearize", fun, primals, {}, range(len(primals)), has_aux=False)
+    call = Call("linearize", fun, primals, {}, range(len(primals)), has_aux=has_aux, allow_int=True)
     linear = Linear(call)
 
     def push(*tangents: object) -> object:
@@ -163,4 +193,5 @@ def linearize(fun: Callable[..., Any], *primals: object) -> tuple[Any, Callable[
             raise TapeTypeError(msg)
         return call.product(jax.tree.unflatten(call.output_tree, linear.push(leaves)), leaves)
 
-    return call.output(), push
+    result = call.output(), push
+    return (*result, call.result(call.aux)) if has_aux else result

@@ -134,6 +134,35 @@ def test_allow_int_gives_float0():
     same(ours, jax.grad(f, argnums=(0, 1), allow_int=True)(A, 3))
 
 
+def test_integers_have_empty_tangents():
+    empty, three = np.zeros((), jax.dtypes.float0), jnp.int32(3)
+    f = lambda x, i: {"y": x * i, "i": i + 1}  # noqa: E731
+    same(tape.jvp(f, (A, three), (B, empty)), jax.jvp(f, (A, three), (B, empty)))
+    ours, push = tape.linearize(f, A, three)
+    theirs, pushed = jax.linearize(f, A, three)
+    same((ours, push(B, empty)), (theirs, pushed(B, empty)))
+    key = jax.random.key(0)
+    same(tape.jvp(lambda x, k: x * tape.random.bits(k), (2.0, key), (1.0, empty))[1], jax.random.bits(key).astype("float32"))
+    for wrong in (0, 1.0, np.zeros(2, jax.dtypes.float0)):
+        with pytest.raises(TapeTypeError, match="dtype int32 has to be empty"):
+            tape.jvp(f, (A, 3), (B, wrong))
+    result = tape.jvp(lambda x: (x * 2, x.argmax()), (tape.Variable(A),), (B,))[1]
+    assert result[1].dtype == jax.dtypes.float0
+
+
+@pytest.mark.parametrize("tangent", [3.0 + 1j, jnp.asarray(1j), tape.constant(1j)])
+def test_no_imaginary_part_of_a_tangent_is_dropped(tangent):
+    for push in (tape.linearize(tnp.sin, 1.0)[1], lambda t: tape.jvp(tnp.sin, (1.0,), (t,)), lambda t: tape.hvp(tnp.sin, (1.0,), (t,))):
+        with pytest.raises(TapeTypeError, match="complex64, but its primal has dtype float32; take its real part"):
+            push(tangent)
+
+
+def test_linearize_with_aux():
+    f = lambda x: (x * x, {"sum": x.sum()})  # noqa: E731
+    (y, push, aux), (theirs, pushed, others) = tape.linearize(f, A, has_aux=True), jax.linearize(f, A, has_aux=True)
+    same((y, push(B), aux), (theirs, pushed(B), others))
+
+
 # -- captured Variables ------------------------------------------------------------------------------------------------------
 
 

@@ -117,6 +117,7 @@ def transforms() -> None:
     assert_type(tape.vjp(with_aux, x, has_aux=True)[2], Any)
     assert_type(tape.jvp(energy, (x,), (x,)), tuple[Any, Any])
     tape.linearize(energy, x)[1](x)
+    assert_type(tape.linearize(with_aux, x, has_aux=True)[2], Any)
     tape.hessian(energy)(x)
     tape.jacrev(energy)(x, scale=2.0)
     tape.hvp(energy, (x,), (x,))
