@@ -31,6 +31,7 @@ BATCH = 129  # of the first axis that grows, where that is not too many
 MOST = 1 << 12  # elements of an array with long axes
 LARGE = 1 << 14  # elements of an array that does not grow
 AXES = 8  # that are tried alone
+DOUBLED = 3  # that grow by no single element, as groups of channels and windows do not
 TRIED = 400  # equations that are traced in doing so
 LENGTHS = (2, 3, 4, 8, 16, 5, 10, 256, 32, 7, 1024, 6, 9, 12, 128, 64, 15, 1000)  # what may be another case; all of them for one axis
 FURTHER = 200  # equations that are traced for them
@@ -41,16 +42,23 @@ MAJOR = 0.6  # share of lengths that may be out of line with the others
 def other_sizes(evidence: Evidence) -> Iterator[Variant]:
     """Yield the variants of other sizes that look wrong, the smallest first."""
     arrays = {i: wide_array(x) if is_inexact(x) else np.asarray(x) for i, x in evidence.subject.arrays_by_place}
-    groups = _groups(evidence, arrays) if max(x.size for x in arrays.values()) <= LARGE else []
-    if not groups:
-        return
-    odd = _grown(evidence, arrays, groups) or [v for v in _shrunk(evidence, arrays, groups) if differs(evidence, v)]
-    yield from odd or _special(evidence, arrays, groups)
+    groups, pairs = _groups(evidence, arrays) if max(x.size for x in arrays.values()) <= LARGE else ([], [])
+    doubled = [v for group in pairs for v in _resized(evidence, arrays, [group], [2 * _given(arrays, group)])]
+    odd = [v for v in doubled if differs(evidence, v, used=True)]
+    if groups and not odd:
+        odd = _grown(evidence, arrays, groups) or [v for v in _shrunk(evidence, arrays, groups) if differs(evidence, v)]
+    yield from odd or (_special(evidence, arrays, groups) if groups else ())
+
+
+def _given(arrays: dict[int, np.ndarray], group: list[Axis]) -> int:
+    """Return how many elements axes that grow together have."""
+    i, axis = group[0]
+    return int(arrays[i].shape[axis])
 
 
 def _grown(evidence: Evidence, arrays: dict[int, np.ndarray], groups: list[list[Axis]]) -> list[Variant]:
     """Return the variants with longer axes that are odd: of one group of axes if that is enough, and no longer than need be."""
-    given = [arrays[group[0][0]].shape[group[0][1]] for group in groups]
+    given = [_given(arrays, group) for group in groups]
     for least in (BATCH, LONG, 0):
         long = [_length(n, place, least) if least else n + 1 for place, n in enumerate(given)]
         together = _resized(evidence, arrays, groups, long)
@@ -107,7 +115,7 @@ def _special(evidence: Evidence, arrays: dict[int, np.ndarray], groups: list[lis
         return
     run = 0
     for group in groups:
-        n = arrays[group[0][0]].shape[group[0][1]]
+        n = _given(arrays, group)
         others = sorted({d for x in arrays.values() for d in x.shape} - {n})[-2:]
         chosen = dict.fromkeys([*others, *(d + by for d in others for by in (1, -1)), *LENGTHS])  # a rule may compare lengths
         lengths = sorted(m for m in list(chosen)[:each] if m > n or (1 < m < n and not fixed))
@@ -210,18 +218,20 @@ def _resized(evidence: Evidence, arrays: dict[int, np.ndarray], groups: list[lis
     return [] if variant is None else [variant]
 
 
-def _groups(evidence: Evidence, arrays: dict[int, np.ndarray]) -> list[list[Axis]]:
-    """Return which axes can grow: alone, where the function takes that, else all of one length together."""
+def _groups(evidence: Evidence, arrays: dict[int, np.ndarray]) -> tuple[list[list[Axis]], list[list[Axis]]]:
+    """Return which axes can grow: alone, where the function takes that, else all of one length together; then those that can double."""
     subject = evidence.subject
     ends = {int(n) for x in arrays.values() if x.dtype.kind in "iu" and x.size for n in (x.max(), x.sum())}  # as pointers have them
-    rigid = {(i, axis) for i, x in arrays.items() for axis in range(x.ndim) if not _can_grow(x, axis) or x.shape[axis] in ends - {1}}
+    counted = {(i, axis) for i, x in arrays.items() for axis in range(max(x.ndim - 1, 1)) if x.ndim and x.shape[axis] in ends - {1}}  # rows
+    rigid = counted | {(i, axis) for i, x in arrays.items() for axis in range(x.ndim) if not _can_grow(x, axis)}
     square = {i for i, x in arrays.items() if _symmetric(x)}
     axes = [(i, axis) for i, x in arrays.items() for axis in range(x.ndim) if x.shape[axis]]
 
-    def takes(group: list[Axis]) -> bool:
+    def takes(group: list[Axis], times: int = 1) -> bool:
         if rigid & set(group):
             return False
-        leaves, *_ = _longer(subject, arrays, [group], [arrays[group[0][0]].shape[group[0][1]] + 1])
+        n = _given(arrays, group)
+        leaves, *_ = _longer(subject, arrays, [group], [times * n + (times == 1)])
         other = subject.renewed(leaves)
         try:
             jax.eval_shape(other.primal, *other.leaves)
@@ -244,13 +254,16 @@ def _groups(evidence: Evidence, arrays: dict[int, np.ndarray]) -> list[list[Axis
     lengths = sorted({arrays[i].shape[axis] for i, axis in rest})
     for n in lengths:
         together = [a for a in rest if arrays[a[0]].shape[a[1]] == n]
-        if n > 1:
-            if takes(together):
-                groups.append(together)
-            continue
         by_place = [[a for a in together if a[1] == axis] for axis in sorted({axis for _, axis in together})]
-        groups += [group for group in by_place if takes(group)]
-    return groups
+        if n == 1 or (len(by_place) > 1 and tries > 1):
+            apart = [group for group in by_place if (n == 1 or len(group) > 1) and takes(group)]
+            groups += apart
+            together = [a for a in together if not any(a in group for group in apart)]
+        if n > 1 and together and takes(together):
+            groups.append(together)
+    taken = {a for group in groups for a in group}
+    left = [[a] for a in axes if a not in taken and arrays[a[0]].shape[a[1]] > 1]
+    return groups, [group for group in left[:DOUBLED] if takes(group, 2)]
 
 
 def _can_grow(x: np.ndarray, axis: int) -> bool:
