@@ -29,7 +29,7 @@ TRIED = 96  # choices that one program is run for
 TRACED = 6  # that are traced, each by itself
 SHOWN = 8  # integers that are written down
 COMPARED = ("eq", "ne", "lt", "le", "gt", "ge", "max", "min", "clamp")
-_CLIP = jax.lax.GatherScatterMode.CLIP
+_CLIP, _PROMISE = jax.lax.GatherScatterMode.CLIP, jax.lax.GatherScatterMode.PROMISE_IN_BOUNDS
 
 Choice = tuple[str, dict[int, np.ndarray]]
 
@@ -85,7 +85,7 @@ def _outside(eqn: Any, inputs: list[Any]) -> Any:
     if name == "dynamic_slice":
         alone = [(start, d) for start, d, n in zip(inputs[1:], shape, params["slice_sizes"], strict=True) if n == 1 < d]
         return jnp.any(jnp.stack([(start < 0) | (start >= d) for start, d in alone])) if alone else None
-    if name == "gather" and params["mode"] != _CLIP:
+    if name == "gather" and params["mode"] == _PROMISE:
         axes = params["dimension_numbers"].start_index_map
         ends = np.array([shape[d] - params["slice_sizes"][d] for d in axes])
     elif name.startswith("scatter") and params["mode"] != _CLIP:
@@ -142,7 +142,8 @@ def _integers(subject: Subject, given: dict[int, np.ndarray], value: ClosedJaxpr
     """Yield other integers: numbers near by, the first and the last, those that the programs compare with, and repeated ones."""
     numbers = {i: x for i, x in given.items() if x.dtype.kind in "iu" and x.size}
     both = [*equations(value.jaxpr), *equations(rule.jaxpr)]
-    named = {c + by for closed in (value, rule) for c in _compared(closed.jaxpr) for by in (-1, 0, 1)}
+    compared = {c for closed in (value, rule) for c in _compared(closed.jaxpr)}
+    named = compared | {n for c in compared for n in (c - 1, c + 1) if c >= 0}  # one below zero is a flag, those beside it are none
     named |= {k for eqn in both if eqn.primitive.name == "cond" for k in range(min(len(eqn.params["branches"]), SHOWN))}
     names = {eqn.primitive.name for eqn in equations(value.jaxpr)}
     signed = "rem" in names or not any(word in name for word in BY_NUMBER for name in names)
@@ -151,7 +152,9 @@ def _integers(subject: Subject, given: dict[int, np.ndarray], value: ClosedJaxpr
     unique = "scatter" in names or any(eqn.params.get("unique_indices") for eqn in both)
     lengths = sorted({d for x in subject.leaves for d in x.shape})[:4]
     for i, x in numbers.items():
-        few = [0, 1, 2, *(d - 1 for d in lengths), *(-1, -2) * (signed or bool(np.any(x < 0)))]
+        below = x[x < 0]
+        from_end = below.size > 0 and bool(np.all(below >= -max(lengths, default=0)))  # else they are flags
+        few = [0, 1, 2, *(d - 1 for d in lengths), *(-1, -2) * (signed or from_end)]
         if _bounded(value):
             few += [d + 2 for d in lengths]
         if x.size == 1:
@@ -226,7 +229,7 @@ def _bounded(closed: ClosedJaxpr) -> bool:
     """Tell whether a function says what elements beyond the end of an axis are."""
     for eqn in equations(closed.jaxpr):
         name, params = eqn.primitive.name, eqn.params
-        if name in {"rem", "clamp"} or params.get("mode") == _CLIP:
+        if name in {"rem", "clamp"} or params.get("mode") == _CLIP or (name == "gather" and params["mode"] != _PROMISE):
             return True
         if name == "dynamic_slice" and any(1 < n < d for n, d in zip(params["slice_sizes"], eqn.invars[0].aval.shape, strict=True)):
             return True
