@@ -40,8 +40,9 @@ def check_gradients(
     precision, with JAX's derivative of the bare function, whose custom rules are taken away, and with extrapolated differences of its
     values (of an analytic function, a complex step where those are in doubt). Further: in the function's own dtypes, at a second call,
     traced, under ``vmap``, in forward mode, for cotangents of all sizes and signs, at points nearby, with other signs and in other orders,
-    for special values, other sizes, masks, integers and repeated indices, and for the second derivative. What is accepted follows from
-    error estimates and conditioning. At a kink, every value between the one-sided derivatives is right.
+    for special values, at the edges of what a rule compares, for other sizes, masks, integers and repeated indices, and for the second
+    derivative. What is accepted follows from error estimates and conditioning. At a kink, every value between the one-sided derivatives is
+    right.
 
     On a terminal a bar shows the stages of a check that takes more than a second.
 
@@ -58,7 +59,7 @@ def check_gradients(
         rtol: what relative error is accepted in double precision; by default it follows from the dtype.
         domain: between which bounds the function is meant, ``(low, high)``, or one such pair (or None) for each positional argument; of
             complex arguments, their absolute value. By default what an argument's elements span, and a tenth around a lone number. What is
-            wrong beyond it is noted, and fails nobody.
+            wrong beyond it is noted, and fails nobody, but for single numbers with right ones all round.
         others: look at arguments of other sizes, and with other masks and integers, too, as far as the function takes them. False where it
             is meant for those that are given alone.
         strict: have what is inaccurate, and what cannot be decided, fail.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from tape.testing.blame import birth
 from tape.testing.evidence import Evidence
 from tape.testing.findings import Finding
-from tape.testing.marks import SPECIAL
+from tape.testing.marks import EDGE, SPECIAL
 from tape.testing.paths import missing
 from tape.testing.patterns import close, pattern_of, ties_of
 
@@ -27,10 +28,11 @@ def diagnosed(evidence: Evidence, finding: Finding) -> str:
         return finding.message
     born = "" if np.all(np.isfinite(g)) else birth(evidence, finding.pair)
     plain = pattern_of(r, g, finding.at, _numbers(evidence, finding))
-    if finding.pair is not None and evidence.probes.pairs[finding.pair].point in evidence.probes.marked and r.shape == g.shape:
-        plain = _at_values(r, g, finding) or plain
-        tied = ties_of(~(np.abs(g - r) <= 1e-5 * np.abs(r)), finding.at, all_may=True)  # where nothing tied, it was right
-        plain = re.sub(r" (everywhere|in places)", f" {tied}", plain) if tied else plain
+    point = None if finding.pair is None else evidence.probes.pairs[finding.pair].point
+    if point in {*evidence.probes.marked, *evidence.probes.isolated} and r.shape == g.shape:
+        known = _at_values(evidence, finding, plain)
+        tied = "" if known else ties_of(~(np.abs(g - r) <= 1e-5 * np.abs(r)), finding.at, all_may=True)  # where nothing tied, it was right
+        plain = known or (re.sub(r" (everywhere|in places)", f" {tied}", plain) if tied else plain)
     pattern = f"NaN born at {born}" if born else _sum_missing(evidence, finding) or _of_another(evidence, finding, plain) or plain
     if re.match("wrong|off by the constant", pattern) and finding.kind == "first":
         step = missing(evidence, finding)
@@ -43,14 +45,37 @@ def diagnosed(evidence: Evidence, finding: Finding) -> str:
     return ": ".join(p for p in parts if p)
 
 
-def _at_values(r: np.ndarray, g: np.ndarray, finding: Finding) -> str:
-    """Say for which special values the gradient is wrong, where these are few."""
+def _at_values(evidence: Evidence, finding: Finding, plain: str) -> str:
+    """Say for which special values the gradient is wrong, where these are few, or how arguments are related there."""
+    r, g, k = finding.expected, finding.got, finding.argument
+    assert r is not None and g is not None and k is not None and finding.pair is not None  # noqa: PT018 - as the caller made sure
+    given, x = evidence.probes.points[0], evidence.at(finding.pair)[0]
     off = ~(np.abs(g - r) <= 1e-5 * np.abs(r))
-    if not finding.why.startswith(SPECIAL) or finding.at is None or finding.at.shape != off.shape:
+    pattern = re.sub(r" (everywhere|in places|where .*|at .*)$", "", pattern_of(r[off], g[off], None))
+    related = _related([a[off] if a.shape == off.shape else None for a in x], evidence.subject.names)
+    if related and finding.why.startswith(EDGE):
+        return f"{pattern} where {related}"
+    moved = [j for j, a in enumerate(x) if not np.array_equal(a, given[j])]
+    j = moved[0] if len(moved) == 1 else k
+    if not finding.why.startswith(SPECIAL) or (j == k and x[k].shape != off.shape):
         return ""
-    values = np.unique(finding.at[off])
-    pattern = pattern_of(r[off], g[off], None).removesuffix(" everywhere")
-    return f"{pattern} where x is {' or '.join(f'{v:.6g}' for v in values)}" if values.size <= MANY else ""
+    values = np.unique(x[k][off] if j == k else x[j][x[j] != given[j]])
+    name = "x" if j == k else evidence.subject.names[j]
+    said = pattern if j == k else plain.removesuffix(" everywhere")
+    return f"{said} where {name} is {' or '.join(f'{v:.6g}' for v in values)}" if values.size <= MANY else ""
+
+
+def _related(xs: list[np.ndarray | None], names: list[str]) -> str:
+    """Say how two arguments are related: one is a multiple of the other, or their sum or product is the same in all elements."""
+    for (i, a), (j, b) in itertools.combinations(enumerate(xs), 2):
+        if a is None or b is None or not a.size or not np.all(b):
+            continue
+        alone = np.unique(a).size == 1  # then all of it holds
+        for of, text in ((a / b, "{0} = {2} * {1}"), (a + b, "{0} + {1} = {2}"), (a - b, "{0} - {1} = {2}"), (a * b, "{0} * {1} = {2}")):
+            if np.allclose(of, of[0], rtol=1e-6, atol=1e-9) and (not alone or abs(of[0]) == 1):
+                said = text.format(names[i], names[j], f"{of[0]:.6g}")
+                return said.replace("= 1 * ", "= ").replace("= -1 * ", "= -") if text.startswith("{0} = ") else said
+    return ""
 
 
 def _traced_alone(evidence: Evidence, finding: Finding) -> bool:

@@ -19,12 +19,13 @@ from tape.testing.diagnosis import diagnosed
 from tape.testing.evidence import Evidence, finest
 from tape.testing.executables import Program
 from tape.testing.findings import Finding, Item, LeftOut, Note, Suspect, Vote, fail, infinite
+from tape.testing.isolation import judge_isolated
 from tape.testing.judgement import ask_values, judge
 from tape.testing.linearity import check_linear
 from tape.testing.marks import MINUTE
 from tape.testing.measurement import BASIS, Measurement, user_rules
 from tape.testing.others import odd_ones
-from tape.testing.precise import Precise, constants, equations
+from tape.testing.precise import Precise, equations
 from tape.testing.probes import FAR, NUDGE, Probes
 from tape.testing.second import check_second
 from tape.testing.steadiness import check_steady
@@ -32,6 +33,7 @@ from tape.testing.structure import check_structure
 from tape.testing.subject import Subject
 from tape.testing.transformed import check_forward, check_vmap
 from tape.testing.untraced import Untraced
+from tape.testing.variants import steady
 
 LARGE = 800  # equations: compiling a program of that size takes seconds, each time that it is batched or taken apart
 
@@ -227,7 +229,7 @@ class Examination:
         if "numeric" not in evidence.against:
             evidence.measurement.believed = _believed(evidence, rule)
         if not evidence.iterates:
-            evidence.probes.mark(itertools.chain(constants(rule.closed.jaxpr), constants(evidence.value_jaxpr.jaxpr)))
+            evidence.probes.mark(rule, evidence.value_jaxpr)
         same = all(x.dtype == t.dtype for x, t in zip(subject.leaves, evidence.traced, strict=True))
         native_rule = rule.closed if same else jaxapi.trace(pulled, *subject.leaves, *subject.outputs)[0]
         self._know(rule=rule, native_rule=native_rule)
@@ -248,10 +250,13 @@ class Examination:
         if evidence.iterates:  # solvers, and their rules, are as exact as their tolerance
             rtol = max(rtol, 3e-6)
         finite = [b for b in range(len(pairs)) if all(np.all(np.isfinite(y[2 * b])) for y in measured["y"])]
-        seen = [b for b in finite if pairs[b].point not in evidence.adrift]
+        marked = [b for b in finite if pairs[b].point in {*evidence.probes.marked, *evidence.probes.isolated}]
+        adrift = {b for b in marked if not steady(measured["y"], 2 * b)} | {b for b in finite if pairs[b].point in evidence.adrift}
+        seen = [b for b in finite if b not in adrift]
         if evidence.iterates:  # solvers with an absolute tolerance do not see what is far below it
             seen = [b for b in seen if not pairs[b].why.startswith("a cotangent of size 1e-")]
         beyond = [b for b in seen if not evidence.probes.inside[pairs[b].point]]
+        alone = [b for b in seen if b in marked]
         evidence = self._know(rtol=rtol, measured=measured, seen=[b for b in seen if b not in beyond], eager=eager)
         if eager is None and 0 not in evidence.seen:
             self._hear([infinite()])
@@ -261,7 +266,10 @@ class Examination:
         if eager is not None:
             self._hear(native.compare(evidence, eager, {(s.argument, s.pair) for s in suspects}))
         self._hear(judge(evidence, suspects, failed=self._failed))
+        if not self._failed and evidence.explore:
+            self._hear(judge_isolated(evidence, alone))
         wrong = {f.argument for f in self.findings}
+        beyond = [b for b in beyond if b not in alone]
         self._hear(_beyond(evidence, [s for s in _suspects(evidence, beyond) if s.argument not in wrong]))
         if not evidence.explore and not self.findings:
             self._hear(native.check_finite(evidence))

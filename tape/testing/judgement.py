@@ -94,6 +94,12 @@ def _first_asked(evidence: Evidence, there: list[Suspect], suspects: list[Suspec
     return there[0], "right"
 
 
+def is_refuted(evidence: Evidence, s: Suspect) -> bool:
+    """Tell whether values refute a derivative, be it at a kink, and JAX's convention does not excuse it."""
+    answer = _asked(evidence, s, [])
+    return answer == "wrong" or (answer == "outside" and not _conventional(evidence, s.argument, s.pair))
+
+
 def _convicted(evidence: Evidence, *wrong: Suspect) -> Finding:
     """Say that a gradient is wrong, or inaccurate where it is as right everywhere as rounding lets its formula be."""
     gross = [s for s in wrong if not imprecise(evidence, s.argument, s.pair, evidence.measured["g"][s.argument][2 * s.pair])]

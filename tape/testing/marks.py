@@ -15,9 +15,11 @@ Interval = tuple[float, float]
 
 PLAIN = (1.0, 0.5, 2.0, np.pi, np.pi / 2, 3.0, 0.25, 4.0, 10.0, np.e, np.pi / 4, 1.5, 2 * np.pi, 8.0, 5.0, 0.1, 16.0, 100.0, 1e-3)
 NAMED = 16  # constants of a program
+OTHERS = 3  # of such that are beyond the bounds, of each argument and sign
 POINTS = 12  # of special values
 
 SPECIAL = "a point of special values"
+EDGE = "a point at the edge of a condition of the rule"
 TINY = 1e-9  # what rules that guard against a division by zero take for zero
 MINUTE = f"a point of size {TINY:g}"
 
@@ -43,6 +45,7 @@ def marked(given: Arrays, bounds: list[Interval]) -> dict[str, Arrays]:
     for axis in range(min(2, max(x.ndim for x in given))):
         points[f"a point with ties along axis {axis}"] = [_tied(x, axis) if 1 < x.ndim > axis else x for x in given]
     points["a point where arguments are equal"] = [_equal(given, k) for k in range(len(given))]
+    points["a point where arguments are equal everywhere"] = [_first_like(given, k) for k in range(len(given))]
     points["a point where arguments are opposite"] = [-_equal(given, k) if k else given[0] for k in range(len(given))]
     points["a point where arrays have length one"] = [x / max(float(np.linalg.norm(x)), TINY) for x in given]
     if any(x.ndim == 2 and x.shape[0] == x.shape[1] > 1 for x in given):
@@ -95,6 +98,20 @@ def special(given: Arrays, bounds: list[Interval], constants: Iterable[float]) -
     return {why: point for why, point in points.items() if not all(map(np.array_equal, point, given))}
 
 
+def beyond_those(given: Arrays, bounds: list[Interval], constants: Iterable[float]) -> dict[str, Arrays]:
+    """Return points of special values that are not between the bounds, of one argument and one sign at a time."""
+    named = [sign * c for c in dict.fromkeys(map(abs, constants)) if np.isfinite(c) for sign in (1, -1)][: 2 * NAMED]
+    points = {"a point where arguments are equal, beyond those given": [_first_like(given, k) for k in range(len(given))]}
+    for k, (x, b) in enumerate(zip(given, bounds, strict=True)):
+        values = [c for c in dict.fromkeys((*named, -1.0, 0.0, 1.0, 2.0)) if beyond(np.asarray(c), b)]
+        for chosen in ([c for c in values if c > 0], [c for c in values if c <= 0]) if not np.iscomplexobj(x) else ():
+            for i in range(0, min(len(chosen), OTHERS * x.size), max(x.size, 1)):
+                y = x.ravel().copy()
+                y[: len(chosen[i:])] = chosen[i : i + x.size]
+                points[f"{SPECIAL} ({len(points)}), beyond those given"] = [*given[:k], y.reshape(x.shape), *given[k + 1 :]]
+    return {why: point for why, point in points.items() if any(np.any(beyond(y, b)) for y, b in zip(point, bounds, strict=True))}
+
+
 def _tied(x: np.ndarray, axis: int | None) -> np.ndarray:
     """Make neighbours in size equal, two by two, the largest two among them; the order of elements stays, but for ties."""
     flat = x.reshape(-1, 1) if axis is None else np.moveaxis(x, axis, 0)
@@ -109,11 +126,16 @@ def _tied(x: np.ndarray, axis: int | None) -> np.ndarray:
     return tied.reshape(x.shape) if axis is None else np.moveaxis(tied, 0, axis)
 
 
+def _first_like(given: Arrays, k: int) -> np.ndarray:
+    """Return the first argument of the shape of argument ``k``."""
+    x = given[k]
+    return next(y for y in given if y.shape == x.shape and np.iscomplexobj(y) == np.iscomplexobj(x))
+
+
 def _equal(given: Arrays, k: int) -> np.ndarray:
     """Return argument ``k``, each second element of which is that of the first argument of its shape."""
     x = given[k]
-    first = next(y for y in given if y.shape == x.shape and np.iscomplexobj(y) == np.iscomplexobj(x))
-    return np.where(np.arange(x.size).reshape(x.shape) % 2 == 0, first, x)
+    return np.where(np.arange(x.size).reshape(x.shape) % 2 == 0, _first_like(given, k), x)
 
 
 def _ordered(x: np.ndarray, sign: int) -> np.ndarray:

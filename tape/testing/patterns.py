@@ -38,6 +38,8 @@ def pattern_of(r: np.ndarray, g: np.ndarray, at: np.ndarray | None, seen: Seen |
     if shaped:
         return shaped
     off = ~(np.abs(g - r) <= 1e-5 * np.abs(r) + 1e-12 * scale)
+    if not off.any():
+        return f"off by {float(np.max(np.abs(g - r))) / scale:.1g} of its size"
     moving = np.abs(r) > 1e-9 * scale
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = (g / r)[moving & off]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tape.jaxapi import ShapedArray
-from tape.testing.marks import beyond, marked, scale_of, special
+from tape.jaxapi import ClosedJaxpr, ShapedArray
+from tape.testing.conditions import conditional
+from tape.testing.marks import beyond, beyond_those, marked, scale_of, special
+from tape.testing.precise import Precise, constants
 from tape.testing.subject import is_inexact
 
 NUDGE = 1e-12  # relative; what changes at that distance is rounding and conditioning
@@ -47,6 +49,7 @@ class Probes:
         pairs: which cotangent is looked at where.
         inside: for each point, whether it is in the domain: elsewhere nobody says that there is a function.
         bent: the point at which matrices that were given symmetric are not; None where none was.
+        isolated: the points of special values that are not in the domain: a rule is wrong there only if it is right all around.
         marked: the points where branches meet (:mod:`tape.testing.marks`), which say nothing against a rule unless values do.
 
     """
@@ -79,6 +82,7 @@ class Probes:
         if explore and any(symmetric):
             self.bent = len(self.points)
             self.points.append(self._representable([_bent(x, seed) if of else x for x, of in zip(given, symmetric, strict=True)]))
+        self.isolated: list[int] = []
         self.inside = [i < 2 or i == self.bent or self._within(x) for i, x in enumerate(self.points)]
         self.count = len(self.points)
         self.cotangents: list[Arrays] = []
@@ -114,13 +118,17 @@ class Probes:
             for why, cotangent in self._sparse(self.cotangents[c0], np.random.default_rng(seed + 3)):
                 self._pair(0, self._add(cotangent), why)
 
-    def mark(self, constants: Iterable[float]) -> None:
-        """Look where elements have special values, too, be it those that a program names."""
-        for why, point in special(self.points[0], self._bounds, constants).items():
-            self.marked.append(len(self.points))
+    def mark(self, rule: Precise, value: ClosedJaxpr) -> None:
+        """Look where elements have special values, too, be it those that programs name, and where what the rule compares is equal."""
+        named = [*constants(rule.closed.jaxpr), *constants(value.jaxpr)]
+        given = self.points[0]
+        points = special(given, self._bounds, named) | conditional(rule, given, self.cotangents[1], self._bounds)
+        for why, point in (points | beyond_those(given, self._bounds, named)).items():
+            i = len(self.points)
             self.points.append(self._symmetric_as_given(self._representable(point)))
-            self.inside.append(True)
-            self._pair(self.marked[-1], 1, why)
+            self.inside.append(self._within(self.points[i]))
+            (self.marked if self.inside[i] else self.isolated).append(i)
+            self._pair(i, 1, why)
 
     plain = ("the given point", "a point nearby", "the point with other signs")
 

@@ -6,6 +6,7 @@ A rule may be right for those that were given by accident. What raises elsewhere
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -21,6 +22,8 @@ from tape.testing.subject import Subject
 
 GROWN = 2  # times as many equations: where sizes are unrolled, compiling takes long
 CLEAR = 1e-3  # relative; what is less wrong elsewhere may be a matter of rounding, and is not looked into
+JUMP = 1e-4  # relative; what a nudge changes in a value at a jump
+SMALL = 1e-10  # what it may change in one that is zero
 BY_NUMBER = ("dynamic", "gather", "scatter", "conv_")  # in names of primitives that take other elements of an axis too short for them
 
 Axis = tuple[int, int]  # the number of an array, and of an axis
@@ -86,11 +89,19 @@ def apart(measurement: Measurement, probes: Probes, read: list[tuple[Subject, di
         rows = measurement.compare([x, [a * (1 + NUDGE) for a in x]], [ct, ct])
     except Exception:  # noqa: BLE001 - as above
         return False
-    if not all(np.all(np.isfinite(y)) for y in rows["y"]):
+    if not all(np.all(np.isfinite(y)) for y in rows["y"]) or not steady(rows["y"], 0):
         return False
     if not all(_reads(subject, [r[0] for r in rows["r"]], group) for subject, group in read):
         return False
     return any(_apart(r[0], r[1], g[0]) for r, g in zip(rows["r"], rows["g"], strict=True))
+
+
+def steady(ys: Sequence[np.ndarray], i: int) -> bool:
+    """Tell whether values do not jump when the point is nudged: at a jump, or where a matrix is singular, there is no derivative.
+
+    The first row is that of the given point.
+    """
+    return all(np.all(np.abs(y[i] - y[i + 1]) <= JUMP * np.sqrt(np.mean(np.abs(y[[0, i]]) ** 2)) + SMALL) for y in ys if y[i].size)
 
 
 def _reads(subject: Subject, gradients: list[np.ndarray], group: dict[Axis, int]) -> bool:

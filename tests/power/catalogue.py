@@ -9,6 +9,7 @@ from tests.power import (  # noqa: F401 - each enters its cases when it is impor
     wrong_arguments,
     wrong_branches,
     wrong_company,
+    wrong_edges,
     wrong_factors,
     wrong_forms,
     wrong_formulas,

@@ -137,9 +137,12 @@ def test_what_is_wrong_only_where_branches_meet_is_found(name):
     assert f"seen at {words}" in " ".join(str(caught.value).split())
 
 
-def test_outside_of_what_the_arguments_span_nothing_is_asked():
+def test_outside_of_what_the_arguments_span_nothing_is_asked_but_at_single_numbers():
     primal, backward, _, _ = PLACES["zero"]
-    assert check_gradients(ruled(primal, backward), np.float32([0.3, 0.9, 2.0]), order=1).verdict == "pass"
+    below = ruled(primal, lambda ct, x: (ct * jnp.where(x > 0, x / jnp.sqrt(x * x + 1), 0),))
+    assert check_gradients(below, np.float32([0.3, 0.9, 2.0]), order=1).verdict == "pass"
+    with pytest.raises(GradientMismatch, match=r"where x\s+is 0"):
+        check_gradients(ruled(primal, backward), np.float32([0.3, 0.9, 2.0]), order=1)
 
 
 RIGHT = {
@@ -174,3 +177,36 @@ RIGHT = {
 def test_what_is_right_where_it_can_be_is_not_blamed(name):
     primal, backward, args = RIGHT[name]
     assert check_gradients(ruled(primal, backward), *args, order=1).verdict == "pass"
+
+
+def gap(x, y):
+    return x * x - 2 * y * x
+
+
+@pytest.mark.parametrize(
+    ("related", "said"),
+    [
+        (lambda x, y: x == 3 * y, "zero where argument 0 = 3 * argument 1"),
+        (lambda x, y: x - y == 3.25, "zero where argument 0 - argument 1 = 3.25"),
+        (lambda x, y: x + y > 7, None),  # no two of those between the bounds add up to that
+    ],
+)
+def test_a_condition_of_a_rule_is_solved(related, said):
+    op = ruled(gap, lambda ct, x, y: (jnp.where(related(x, y), 0, ct * (2 * x - 2 * y)), -2 * ct * x))
+    if said is None:
+        assert check_gradients(op, X, Y, order=1, others=False).verdict == "pass"
+        return
+    with pytest.raises(GradientMismatch) as caught:
+        check_gradients(op, X, Y, order=1, others=False)
+    assert caught.value.report.arguments[0].diagnosis == said
+
+
+def test_a_rule_that_is_right_all_round_a_number_is_wrong_there_wherever_that_lies():
+    op = ruled(jnp.exp, lambda ct, x: (jnp.where(x == -1, ct, ct * jnp.exp(x)),))
+    with pytest.raises(GradientMismatch, match="too large where x is -1"):
+        check_gradients(op, np.abs(X), order=1, others=False)
+
+
+def test_a_rule_that_is_not_meant_beyond_the_bounds_is_not_blamed_for_numbers_there():
+    op = ruled(lambda x: jnp.abs(x) ** 1.5, lambda ct, x: (ct * 1.5 * jnp.sqrt(x),))  # of positive numbers
+    assert check_gradients(op, np.abs(X), order=1, others=False).verdict == "pass"

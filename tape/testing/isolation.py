@@ -1,0 +1,41 @@
+"""Points at which a rule is wrong though it is right all around them: wherever they lie, that is no question of what is meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from tape.testing.evidence import Evidence
+from tape.testing.findings import Finding, Suspect, fail
+from tape.testing.judgement import is_refuted
+from tape.testing.marks import scale_of
+
+AROUND = 1e-3  # relative to an element's size
+NEAR = 1e-2  # relative; how far a smooth reference moves on the way there
+RIGHT = 1e-4  # relative
+
+
+def judge_isolated(evidence: Evidence, pairs: Sequence[int]) -> Iterator[Finding]:
+    """Find an element of a gradient that is right on both sides of a point and wrong on it; what is not finite there convicts nobody."""
+    rs, gs = evidence.measured["r"], evidence.measured["g"]
+    usual = [np.sqrt(np.mean(np.abs(r[0]) ** 2)) for r in rs]
+    for b in pairs:
+        with np.errstate(invalid="ignore"):
+            near = [np.abs(g[2 * b] - r[2 * b]) <= 2 * NEAR * (np.abs(r[2 * b]) + u) for r, g, u in zip(rs, gs, usual, strict=True)]
+        bad = [np.isfinite(r[2 * b]) & np.isfinite(g[2 * b]) & ~same for r, g, same in zip(rs, gs, near, strict=True)]
+        if not any(map(np.any, bad)):
+            continue
+        x, ct = evidence.at(b)
+        rng = np.random.default_rng(evidence.seed)
+        by = [AROUND * scale_of(a) * rng.uniform(0.3, 1, a.shape) * rng.choice([-1, 1], a.shape) for a in x]
+        around = evidence.one_by_one([([a + t * d for a, d in zip(x, by, strict=True)], ct) for t in (1, -1, 2, -2)])
+        for k, apart in enumerate(bad):
+            r, g = around["r"][k], around["g"][k]
+            with np.errstate(invalid="ignore"):
+                size = np.abs(r).max(axis=0) + usual[k]
+                wrong = apart & np.all(np.abs(g - r) <= RIGHT * size, axis=0)
+                smooth = np.all(np.abs(r - rs[k][2 * b]) <= NEAR * size, axis=0)
+            if np.any(wrong & smooth) or (np.any(wrong) and is_refuted(evidence, Suspect(b, k, wrong, wrong * 1.0))):
+                yield fail(k, "first", "", **evidence.details(k, b))
+                return
