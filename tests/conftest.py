@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import pathlib
 import shutil
+import sys
 
 # Compiling takes most of the suite's time, so it is done without optimisation, and once: what was compiled is kept from run to run, by all
 # workers together.  Programs that the tests start inherit both.
@@ -14,6 +15,7 @@ FLAGS = ["--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_split
 if tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2])) < (0, 11):  # later ones know no other emitters
     FLAGS.append("--xla_cpu_use_fusion_emitters=false")  # 0.08 in place of 0.21 CPU seconds a program
 COMPILED = pathlib.Path(__file__).parent.parent / ".pytest_cache" / "d" / "jax"  # pytest --cache-clear drops it
+BYTECODE = COMPILED.with_name("bytecode")  # of Python's modules, where containers forbid to keep it beside them
 SPACE = 4 << 30  # bytes of compiled programs after which the next run begins anew
 if "--xla_backend_optimization_level" not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *FLAGS]).strip()
@@ -22,6 +24,10 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 os.environ.setdefault("JAX_TRACEBACK_FILTERING", "off")  # a thirtieth, for frames that are left out of tracebacks that tests expect
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")  # nobody reads lines in MLIR; they took a tenth of the suite's time
+
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):  # with it every worker and every program that a test starts compiles them again
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(BYTECODE)
 
 import jax
 import pytest
