@@ -19,7 +19,7 @@ RIGHT = 1e-4  # relative
 def judge_isolated(evidence: Evidence, pairs: Sequence[int]) -> Iterator[Finding]:
     """Find an element of a gradient that is right on both sides of a point and wrong on it; what is not finite there convicts nobody."""
     rs, gs = evidence.measured["r"], evidence.measured["g"]
-    usual = [np.sqrt(np.mean(np.abs(r[0]) ** 2)) for r in rs]
+    usual = [np.sqrt(np.mean(np.abs(r[0]) ** 2)) if r[0].size else 0.0 for r in rs]
     for b in pairs:
         with np.errstate(invalid="ignore"):
             near = [np.abs(g[2 * b] - r[2 * b]) <= 2 * NEAR * (np.abs(r[2 * b]) + u) for r, g, u in zip(rs, gs, usual, strict=True)]
