@@ -42,9 +42,10 @@ from tape.programs import policy
 from tape.sweeps import differentiation
 from tests import idle
 
-# JAX lowers each program in an MLIR context of its own, and loads into each all dialects that it knows: 3 of 10 ms, and 0.8 of 1.2 MB, of a
-# program that was compiled before.  What it writes for CPUs needs those that it registers one by one, and this one; others are an error.
-mlir.ir.Context.load_all_available_dialects = lambda context: context.dialects["func"]
+if jax.default_backend() == "cpu":
+    # JAX lowers each program in an MLIR context of its own, and loads into each all dialects that it knows: 3 of 10 ms, and 0.8 of 1.2 MB, of
+    # a program that was compiled before.  What it writes for CPUs needs those that it registers one by one, and this one; others are an error.
+    mlir.ir.Context.load_all_available_dialects = lambda context: context.dialects["func"]
 
 settings.register_profile("dev", max_examples=25, deadline=None)
 settings.register_profile("ci", max_examples=50, derandomize=True, print_blob=True, deadline=None)
