@@ -21,7 +21,6 @@ from tape import errors, jaxapi
 from tape.callables.captures import trace_capturing
 from tape.callables.traces import TracedCall
 from tape.errors import TapeError, check_callable
-from tape.graph.constants import known_array
 from tape.graph.kinds import differentiable
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
@@ -29,6 +28,7 @@ from tape.graph.trees import mapped
 from tape.graph.trie import RECORD
 from tape.jaxapi import words
 from tape.ops.interning import intern
+from tape.programs.handing import array_of
 from tape.programs.program import look
 from tape.recording import record
 
@@ -114,7 +114,7 @@ def _is_leaf(x: object) -> bool:
 
 def _constant(value: object) -> Any:
     if isinstance(value, np.ndarray):
-        value = known_array(value, copy=True)
+        value = array_of(value)
     variable = record.constant(np.asarray(value) if isinstance(value, np.generic) else value)
     if not isinstance(variable._cell[0], NUMBERS):
         LOCAL.scope.trace.adopt(variable._cell)
