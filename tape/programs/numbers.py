@@ -1,9 +1,10 @@
 """Numbers of Python and NumPy in compiled programs: as arguments, and later, where they are the same at every call, as constants.
 
-To pass a number costs as much as recording three entries, to pass an array a sixth of that: so each number is put on the device once,
-whatever the number of its uses.  And XLA writes another program where it knows a number: a slice at a place that it knows costs nothing,
-and its cotangent is fused with what follows.  So a loop whose numbers stay what they are gets a second program, in the background; the
-first one still serves every call with others, so that nothing is ever compiled because a number changed.
+To pass a number costs as much as recording three entries, to pass an array a sixth of that, to put a number on the device three times
+as much: so a number is put there once, whatever the number of its uses; one that has changed is passed as it is, and put there should
+it come again. And XLA writes another program where it knows a number: a slice at a place that it knows costs nothing, and its cotangent
+is fused with what follows. So a loop whose numbers stay what they are gets a second program, in the background; the first one still
+serves every call with others, so that nothing is ever compiled because a number changed.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ _COMPILE, _COMPILE_ENTRY = 0.05, 3e-3
 _RUN_ENTRY, _RUN_BYTE = 3e-6, 0.25e-9
 
 # By the settings of JAX, of which each is one object (they decide on dtype and device), by type and value.
-_ARRAYS: Bounded[Hashable, jax.Array] = Bounded("numbers", 1 << 14)
+_ARRAYS: Bounded[Hashable, Any] = Bounded("numbers", 1 << 14)
+_ONCE = object()  # a number that came once
 
 _put = jax.jit(lambda x: x)
 
@@ -155,25 +157,34 @@ def _as_arrays(
     """Return a program with the numbers at these positions given as arrays."""
     number = id(settings)
     sharding = None if place is None else place.sharding
+    called = False
 
     def run(*given: object) -> Sequence[Any]:
+        nonlocal called
         if place is not None and not place.holds(given):
             return program(*given)
         arguments = list(given)
         for i in positions:
             value = arguments[i]
             if value.__class__ in NUMBERS or is_scalar(value):
-                arguments[i] = _array(number, value, sharding)
+                arguments[i] = _array(number, value, sharding, changed=called)
+        called = True
         return program(*arguments)
 
     return run
 
 
-def _array(settings: int, value: Any, sharding: jax.sharding.NamedSharding | None = None) -> jax.Array:
-    """Return a number as an array; ``settings`` is the number of these, ``sharding`` where it is to be, if not where JAX puts it."""
+def _array(settings: int, value: Any, sharding: jax.sharding.NamedSharding | None = None, *, changed: bool = False) -> Any:
+    """Return a number as an array; one that has changed, and comes for the first time, as it is.
+
+    ``settings`` is the number of these, ``sharding`` where it is to be, if not where JAX puts it.
+    """
     key = (settings, sharding, value.__class__, value or repr(value))  # 0.0 and -0.0 are equal
     array = _ARRAYS.get(key)
-    if array is None:
+    if array is None and changed and sharding is None:
+        _ARRAYS[key] = _ONCE
+        return value
+    if array is None or array is _ONCE:
         array = _ARRAYS[key] = _put(value) if sharding is None else jax.device_put(_put(value), sharding)
     return array
 

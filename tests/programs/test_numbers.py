@@ -158,3 +158,30 @@ def test_one_call_in_a_while_waits_for_the_compiler(stats, monkeypatch):
     for _ in range(MANY):
         check(step(1.5, 1), 1.5, 1)
     assert [seconds for seconds in waits if seconds] == [numbers.LIMIT]
+
+
+def test_a_number_is_put_on_the_device_when_it_comes_again(monkeypatch, stats):
+    put, given = numbers._put, []
+    monkeypatch.setattr(numbers, "_put", lambda value: given.append(value) or put(value))
+    x = tape.Variable(X)
+
+    def step(scale):
+        y = tnp.sin(x[:, :3] * scale).sum()
+        (gradient,) = tape.gradients(y, [x])
+        return y.value, gradient.value
+
+    for i in range(MANY):
+        step(1.0 + i)
+    compiled = stats.compiles
+    given.clear()
+    scales = np.linspace(0.1234, 0.9876, 9).tolist()
+    for scale in (*scales, -0.0):
+        for _ in range(3):
+            y, gradient = step(scale)
+            value, expected = jax.value_and_grad(lambda x, scale: jnp.sin(x[:, :3] * scale).sum())(jnp.asarray(X), scale)
+            np.testing.assert_allclose(y, value, rtol=1e-5)
+            np.testing.assert_allclose(gradient, expected, rtol=1e-5)
+            assert jnp.signbit(gradient[0, 0]) == jnp.signbit(expected[0, 0])
+    step(0.9512)
+    assert stats.compiles == compiled
+    assert [value for value in given if value] == scales
