@@ -28,7 +28,7 @@ from tape.sweeps.accumulation import _ASSIGNING, Addition, additions, arrived, a
 from tape.sweeps.looked import looked_at
 from tape.sweeps.seeds import describe, require_grad, seeds_of, variables, variables_of_tree, wide
 from tape.sweeps.sweep import Sweep, target_of
-from tape.sweeps.written import Written, asked, call_of
+from tape.sweeps.written import Call, Written, asked, call_to_leaves
 
 if TYPE_CHECKING:
     Connected: TypeAlias = Literal["raise", "zero"]
@@ -94,12 +94,12 @@ def backward(
             return
         known = asked(outputs, None, grad_outputs)
         after = None if grad_outputs is not None or known is not None else looked_at(outputs)
-    if known is not None:
-        if _accumulated_again(*known):
-            return
-        call = call_of(*known, checked=False)
+    if known is not None and _accumulated_again(*known):
+        return
     retain = _retains("backward", retain_graph, create_graph)
     roots = variables("backward", "outputs", outputs)
+    if known is not None:
+        call = call_to_leaves(*known, roots)
     with wide(roots) as settings:
         seeds, consumed = seeds_of("backward", roots, grad_outputs)
         targets = None if inputs is None else variables_of_tree("backward", "inputs", inputs)[0]
@@ -287,7 +287,7 @@ def gradients(
         again = None if written is None else written.again(segment, start, entering)
         if again is not None:
             return again[0] if isinstance(inputs, Handle) else tuple(again)
-        call = call_of(*known, checked=True)
+        call = Call(segment, key, entering, start, len(segment.leaves))
     roots = variables("gradients", "outputs", outputs)
     wanted, tree = variables_of_tree("gradients", "inputs", inputs)
     with wide(roots) as settings:

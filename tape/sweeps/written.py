@@ -176,12 +176,11 @@ def asked(
     return segment, tuple(key), entering
 
 
-def call_of(segment: Segment, key: tuple[Any, ...], entering: list[Handle], *, checked: bool) -> Call | None:
-    """Return a call that is not known yet (see :func:`asked`), to be remembered; None where it can not be.
-
-    What has inputs is ``checked`` when it is asked for.
-    """
-    return Call(segment, key, entering, segment.state, len(segment.leaves)) if checked or _ends_in_leaves(segment) else None
+def call_to_leaves(segment: Segment, key: tuple[Any, ...], entering: list[Handle], roots: Iterable[Handle]) -> Call | None:
+    """Return a call without inputs that is not known yet (see :func:`asked`), to be remembered; None where it can not be."""
+    if not (_ends_in_leaves(segment) or _ends_apart(segment, frozenset([root._place.slot for root in roots]))):
+        return None
+    return Call(segment, key, entering, segment.state, len(segment.leaves))
 
 
 def _ends_in_leaves(segment: Segment) -> bool:
@@ -193,6 +192,12 @@ def _ends_in_leaves(segment: Segment) -> bool:
         if isinstance(end, tuple) or end.hooks:
             return False
     return True
+
+
+def _ends_apart(segment: Segment, roots: frozenset[int]) -> bool:
+    """Tell whether a sweep from some slots ends as in :func:`_ends_in_leaves`, whatever else entered: the old values of leaves, say."""
+    ends = [segment.origins.get(slot) for slot in behind(segment.state, roots).ends]
+    return len(set(ends)) == len(ends) and all(end.__class__ is LeafNode and not end.hooks for end in ends)
 
 
 def _ends_here(segment: Segment, roots: frozenset[int], wanted: tuple[int, ...]) -> bool:

@@ -222,3 +222,28 @@ def test_a_leaf_that_entered_with_two_values_is_not_two_leaves(rebound_first):
         first()
     for _ in range(4):
         then()
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_leaves_that_were_updated_since_they_were_read(recalls, both):
+    """A training step by hand: what is pending reads old values, and a sweep ends at the new ones; with ``both``, sometimes at the old ones, too."""
+    x, w = tape.Variable(A), tape.Variable(A + 1)
+    xs, ws = A, A + 1
+    for k in range(10):
+        old, old_x = tnp.cos(x), xs
+        with tape.no_grad():
+            x -= 0.1 * x
+            w -= 0.2 * w
+        xs, ws = xs - np.float32(0.1) * xs, ws - np.float32(0.2) * ws
+        y = tnp.sum(tnp.sin(x) * w)
+        if both and k % 3 == 2:
+            y = y + tnp.sum(old * old)
+            gradient = np.cos(xs) * ws - 2 * np.cos(old_x) * np.sin(old_x)
+        else:
+            gradient = np.cos(xs) * ws
+        y.backward()
+        np.testing.assert_allclose(x.grad.value, gradient, rtol=1e-5)
+        np.testing.assert_allclose(w.grad.value, np.sin(xs), rtol=1e-5)
+        x.zero_grad()
+        w.zero_grad()
+    assert len(recalls) >= (4 if both else 7)
