@@ -438,13 +438,14 @@ def test_contract_05_12_14_18_random_programs_agree_in_every_way(program, way):
     assume(function(Ours, *variables(arrays)).requires_grad)  # a program may end with stop_gradient, and such a root is refused
     y, slopes = jax.value_and_grad(reference, argnums=tuple(range(len(arrays))))(*arrays)
     COMPILED[function] = tape.jit(functools.partial(function, Ours))
+    near = 4 * 2.0**-8 if "float16" in str(program) else 1e-4  # what is rounded to bfloat16 on the way may be so to one of two neighbours
     try:
         for _ in range(2):
             found, gradients = WAYS[way](function, arrays)
             scale = max([1.0, float(abs(y)), *[float(np.max(np.abs(s), initial=0.0)) for s in slopes]])
-            np.testing.assert_allclose(array(found), y, rtol=1e-4, atol=1e-4 * scale)
+            np.testing.assert_allclose(array(found), y, rtol=near, atol=near * scale)
             for ours, theirs in zip(gradients, slopes, strict=True):
-                np.testing.assert_allclose(np.zeros(theirs.shape) if ours is None else array(ours), theirs, rtol=1e-4, atol=1e-4 * scale)
+                np.testing.assert_allclose(np.zeros(theirs.shape) if ours is None else array(ours), theirs, rtol=near, atol=near * scale)
     finally:
         del COMPILED[function]
 
