@@ -22,13 +22,14 @@ from tape.graph.trie import RECORD, SWEEP
 from tape.programs.program import run_pending
 from tape.programs.retention import trimmed
 from tape.recording import record
+from tape.recording.entering import run_if_long
 from tape.rules import table
 from tape.sweeps import emission
 from tape.sweeps.accumulation import _ASSIGNING, Addition, additions, arrived, assign, awaited, summed
 from tape.sweeps.looked import looked_at
 from tape.sweeps.seeds import describe, require_grad, seeds_of, variables, variables_of_tree, wide
 from tape.sweeps.sweep import Sweep, target_of
-from tape.sweeps.written import Call, Written, asked, call_to_leaves
+from tape.sweeps.written import Call, Written, asked, call_to_leaves, ends_long
 
 if TYPE_CHECKING:
     Connected: TypeAlias = Literal["raise", "zero"]
@@ -180,6 +181,15 @@ def _finished(segment: Segment, target: Segment | None, released: frozenset[int]
             _call_post_hooks(variable)
 
 
+def _cut(segment: Segment, before: frozenset[int]) -> None:
+    """Run a segment in which several steps of a loop were swept, of which nobody looks at one, before it is too long.
+
+    It is run where a step ends, and not in the midst of one: then the next segments have one structure, and none leads to others.
+    """
+    if before and ends_long(segment.state) and segment.trace is None and LOCAL.segment() is segment:
+        run_if_long(segment)
+
+
 # A call of :func:`backward` for one root, or of :func:`gradients`, that was made before.
 replayed, regained = layout.chosen("replayed"), layout.chosen("regained")
 _AGAIN = table, _ASSIGNING, assign, _accumulate, _finished, trimmed
@@ -284,10 +294,14 @@ def gradients(
         segment, key, entering = known
         start = segment.state
         written: Written | None = start.next.get(key)
+        before = segment.released
         again = None if written is None else written.again(segment, start, entering)
         if again is not None:
+            _cut(segment, before)
             return again[0] if isinstance(inputs, Handle) else tuple(again)
         call = Call(segment, key, entering, start, len(segment.leaves))
+    pending = LOCAL.segment()
+    before = frozenset() if pending is None else pending.released
     roots = variables("gradients", "outputs", outputs)
     wanted, tree = variables_of_tree("gradients", "inputs", inputs)
     with wide(roots) as settings:
@@ -319,6 +333,8 @@ def gradients(
         if not retain:
             with sweep.releasing():
                 pass
+            if pending is not None:
+                _cut(pending, before)
     if tree is not None:
         return jax.tree.unflatten(tree, results)
     return results[0] if isinstance(inputs, Handle) else tuple(results)

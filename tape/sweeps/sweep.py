@@ -16,7 +16,7 @@ from tape.configuration import configuration, sixty_four_bits
 from tape.errors import ReleasedTapeError, UnrecordedGradientError
 from tape.graph.kinds import why_unrecorded
 from tape.graph.scope import LOCAL, in_mode
-from tape.graph.segment import Handle, LeafNode, Segment, SegmentClosedError, end_of, made_at
+from tape.graph.segment import Handle, LeafNode, Segment, SegmentClosedError, WayBack, end_of, made_at
 from tape.graph.trie import RECORD, SWEEP, State
 from tape.hooking.handles import gathering
 from tape.hooking.observing import Observer
@@ -28,7 +28,7 @@ from tape.programs.retention import trimmed
 from tape.recording import record, staging
 from tape.sweeps import emission
 from tape.sweeps.parting import Parting
-from tape.sweeps.plan import ADD, Plan, about_plans, active_slots, plan_sweep
+from tape.sweeps.plan import ADD, Plan, about_plans, active_slots, behind, plan_sweep
 
 _SEED = Op("seed", lambda x: x)
 _NONE: frozenset[int] = frozenset()
@@ -332,19 +332,16 @@ class Sweep:
         if plan.hazard is not None:
             raise UnrecordedGradientError(hazardous(segment, plan.hazard))
 
-    def _find_paths(self, begin: Iterable[Segment]) -> None:
+    def _find_paths(self, begin: dict[Segment, dict[int, Any]]) -> None:
         """Find which slots of which segments lead to a target (oldest first), not through what is ignored."""
-        serials = [-1 if isinstance(target, LeafNode) else target[0].serial for target in self._targets or ()]
-        oldest = min(serials, default=-1)  # what came before leads to none of them
-        reachable: dict[int, Segment] = {}
-        stack = list(begin)
-        while stack:
-            segment = stack.pop()
-            if segment.serial not in reachable:
-                reachable[segment.serial] = segment
-                stack.extend({o[0] for o in segment.origins.values() if not isinstance(o, LeafNode) and o[0].serial >= oldest})
-        for serial in sorted(reachable):
-            segment = reachable[serial]
+        oldest = min(map(_serial, self._targets or ()), default=-1)  # what came before leads to none of them
+        way = WayBack([(segment, slot) for segment, slots in begin.items() for slot in slots])
+        reachable: list[Segment] = []
+        for segment, slots in way:
+            reachable.append(segment)
+            ends = behind(segment.state, slots).ends
+            way.follow(segment, [end for end in ends if _serial(segment.origins.get(end)) >= oldest])
+        for segment in reversed(reachable):
             leading = [slot for slot, origin in segment.origins.items() if self._leads(origin)]
             self._wanted[segment] = _slots_in(segment, self._targets or ()).union(leading)
             self._needed[segment] = active_slots(segment.state, self._wanted[segment], self._blocked(segment))
@@ -359,6 +356,10 @@ class Sweep:
 
 
 swept_on = layout.chosen("swept_on")  # what :meth:`Sweep._sweep_segment` does with one segment after the other
+
+
+def _serial(target: Target | None) -> int:
+    return target[0].serial if isinstance(target, tuple) else -1
 
 
 def _slots_in(segment: Segment, targets: Iterable[Target]) -> frozenset[int]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape.configuration import CHANGES
+from tape.graph.length import SEGMENT_LIMIT
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, LeafNode
 from tape.graph.trie import link
@@ -38,7 +39,7 @@ class Written:
         results: slots at which the sweep ended (where somebody asks for them), and the places of the cotangents there.
         order: that in which seeds that were no part of the segment entered it.
         released: which entries are released then; None: none more than before.
-        ends: of a call with inputs, the slots at which a sweep without them ends.
+        ends: of a call with inputs, the slots at which a sweep without them ends; None where the segment may run after it.
 
     """
 
@@ -88,6 +89,11 @@ class Written:
             raise
 
 
+def ends_long(state: State) -> bool:
+    """Tell whether a segment that ends so has no room for as much again."""
+    return state.depth > SEGMENT_LIMIT // 2
+
+
 _SEQUENCES = frozenset({tuple, list})
 
 
@@ -119,7 +125,7 @@ class Call(NamedTuple):
         if all(g is not None and g._segment is segment for _, g in ends):
             # Where nothing was released before, the plan's own, as in Sweep.releasing: programs are found by it, one object at once.
             released = None if retains else segment.released | plan.entries if segment.released else plan.entries
-            stops = None if results is None else behind(self.start, frozenset(plan.seeds)).ends
+            stops = None if results is None or ends_long(segment.state) else behind(self.start, frozenset(plan.seeds)).ends
             written = Written(segment.state, tuple([(slot, g._place) for slot, g in ends]), [numbers[e] for e in entered], released, stops)
             link(self.start, self.key, written)
 
