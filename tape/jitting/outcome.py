@@ -226,19 +226,24 @@ class Outcome:
 
     def _change(self, i: int, v: Handle) -> None:
         before = self._effects.touched.get(id(v))
-        if before is None:
+        now = None if v._extra is None else v._extra.grad
+        was_there = now is not None and now is self._effects.grads[i]
+        written = was_there and id(now) in self._effects.touched and id(now) not in self._sources
+        if before is None and not written:
             return
         value = grad = None
-        if v._cell is not before.cell or v._place.kind is not before.place.kind or v._segment is not before.segment:
+        if before is not None and (
+            v._cell is not before.cell or v._place.kind is not before.place.kind or v._segment is not before.segment
+        ):
             self._handles.pop(id(v), None)
             extra, v._extra = v._extra, None
             value = self._make(v)
             v._extra = extra
-        now = None if v._extra is None else v._extra.grad
-        if now is not before.grad:
+        if written or (before is not None and now is not before.grad):
             grad = -1 if now is None else self._make(now)
         if value is not None or grad is not None:
-            self.changes.append(VariableChange(i, value, grad, v._extra is not before.extra and before.extra is not None))
+            anew = before is not None and v._extra is not before.extra and before.extra is not None
+            self.changes.append(VariableChange(i, value, grad, anew))
 
     def _stored(self, holder: Stored) -> None:
         now = holder.place.contents()

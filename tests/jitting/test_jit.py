@@ -335,6 +335,41 @@ def test_gradients_are_new_variables_at_every_call():
         assert w.grad is None
 
 
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("change", ["scaled", "an element", "updated too"])
+def test_a_gradient_from_before_that_is_written_to(change, held):
+    """Clipping what was gathered before: the step changes what it has not made, and which no name outside refers to."""
+
+    def made():
+        w = tape.Variable(np.array([1.0, 2.0, 3.0], np.float32))
+        (w * w).sum().backward()
+        gradient = w.grad if held else None
+
+        def step(a):
+            g = w.grad if gradient is None else gradient
+            if change == "an element":
+                g[1] = a
+                return
+            with tape.no_grad():
+                g *= a
+                if change == "updated too":
+                    w.value = (w - 0.5 * w.grad).value
+
+        return w, gradient, step
+
+    (w, g, plain), (v, h, step) = made(), made()
+    compiled = tape.jit(step)
+    for k in range(4):
+        a = np.float32(0.5 + k)
+        plain(a)
+        compiled(a)
+        np.testing.assert_allclose(v.grad.value, w.grad.value, rtol=1e-6)
+        np.testing.assert_allclose(v.value, w.value, rtol=1e-6)
+        if held:
+            assert v.grad is h
+            np.testing.assert_allclose(h.value, g.value, rtol=1e-6)
+
+
 def test_a_parameter_that_is_assigned_before_it_is_read_gets_the_gradient():
     w = tape.Variable(W)
 
