@@ -42,7 +42,7 @@ from tape.programs import policy
 from tape.sweeps import differentiation
 from tests import idle
 
-if jax.default_backend() == "cpu":
+if jax.default_backend() == "cpu" and jax.__version_info__ < (0, 11):  # with jaxlib 0.12, XLA's compiler has crashed then
     # JAX lowers each program in an MLIR context of its own, and loads into each all dialects that it knows: 3 of 10 ms, and 0.8 of 1.2 MB, of
     # a program that was compiled before.  What it writes for CPUs needs those that it registers one by one, and this one; others are an error.
     mlir.ir.Context.load_all_available_dialects = lambda context: context.dialects["func"]
