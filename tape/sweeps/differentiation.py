@@ -297,7 +297,8 @@ def gradients(
         before = segment.released
         again = None if written is None else written.again(segment, start, entering)
         if again is not None:
-            _cut(segment, before)
+            if not (create_graph or retain):
+                _cut(segment, before)
             return again[0] if isinstance(inputs, Handle) else tuple(again)
         call = Call(segment, key, entering, start, len(segment.leaves))
     pending = LOCAL.segment()
@@ -333,7 +334,7 @@ def gradients(
         if not retain:
             with sweep.releasing():
                 pass
-            if pending is not None:
+            if pending is not None and not create_graph:
                 _cut(pending, before)
     if tree is not None:
         return jax.tree.unflatten(tree, results)

@@ -125,7 +125,9 @@ class Call(NamedTuple):
         if all(g is not None and g._segment is segment for _, g in ends):
             # Where nothing was released before, the plan's own, as in Sweep.releasing: programs are found by it, one object at once.
             released = None if retains else segment.released | plan.entries if segment.released else plan.entries
-            stops = None if results is None or ends_long(segment.state) else behind(self.start, frozenset(plan.seeds)).ends
+            create_graph, retains, before, *_ = self.key
+            cut = before and ends_long(segment.state) and not (create_graph or retains)
+            stops = None if results is None or cut else behind(self.start, frozenset(plan.seeds)).ends
             written = Written(segment.state, tuple([(slot, g._place) for slot, g in ends]), [numbers[e] for e in entered], released, stops)
             link(self.start, self.key, written)
 
