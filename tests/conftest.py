@@ -12,7 +12,8 @@ import sys
 # Compiling takes most of the suite's time, so it is done without optimisation, and once: what was compiled is kept from run to run, by all
 # workers together.  Programs that the tests start inherit both.
 FLAGS = ["--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_split_count=1"]  # in one piece: 20 to 22 ms for 25
-if tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2])) < (0, 11):  # later ones know no other emitters
+BEFORE = tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2])) < (0, 11)  # what some of this was tried with
+if BEFORE:  # later ones know no other emitters
     FLAGS.append("--xla_cpu_use_fusion_emitters=false")  # 0.08 in place of 0.21 CPU seconds a program
 COMPILED = pathlib.Path(__file__).parent.parent / ".pytest_cache" / "d" / "jax"  # pytest --cache-clear drops it
 BYTECODE = COMPILED.with_name("bytecode")  # of Python's modules, where containers forbid to keep it beside them
@@ -22,7 +23,8 @@ if "--xla_backend_optimization_level" not in os.environ.get("XLA_FLAGS", ""):
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(COMPILED))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
-os.environ.setdefault("JAX_TRACEBACK_FILTERING", "off")  # a thirtieth, for frames that are left out of tracebacks that tests expect
+if BEFORE:  # in later ones, what a callback raises is told with the frames, and cut short for them
+    os.environ.setdefault("JAX_TRACEBACK_FILTERING", "off")  # a thirtieth, for frames that are left out of tracebacks that tests expect
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")  # nobody reads lines in MLIR; they took a tenth of the suite's time
 
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):  # with it every worker and every program that a test starts compiles them again
@@ -42,7 +44,7 @@ from tape.programs import policy
 from tape.sweeps import differentiation
 from tests import idle
 
-if jax.default_backend() == "cpu" and jax.__version_info__ < (0, 11):  # with jaxlib 0.12, XLA's compiler has crashed then
+if BEFORE and jax.default_backend() == "cpu":  # with jaxlib 0.12, XLA's compiler has crashed then
     # JAX lowers each program in an MLIR context of its own, and loads into each all dialects that it knows: 3 of 10 ms, and 0.8 of 1.2 MB, of
     # a program that was compiled before.  What it writes for CPUs needs those that it registers one by one, and this one; others are an error.
     mlir.ir.Context.load_all_available_dialects = lambda context: context.dialects["func"]

@@ -108,6 +108,6 @@ def _solved(differences: Callable[[Arrays], Arrays], i: int, start: Arrays, k: i
         behind = y + np.where(y < x, -1, 1) * ACROSS * scale_of(x)
     held = arrived.reshape(x.shape) if d.size == x.size else np.broadcast_to(arrived.reshape((1,) * x.ndim), x.shape)
     for why, z in ((EDGE, y), ("a point beyond a condition of the rule", behind)):
-        inside = held & np.isfinite(z) & ~(beyond(z, bounds) if z is behind else False)
+        inside = held & np.isfinite(z) & ((z is y) | ~beyond(z, bounds))
         if np.any(inside & (z != x)) and (d.size == x.size or np.all(inside)):
             yield why, [*start[:k], np.where(inside, z, x), *start[k + 1 :]]
