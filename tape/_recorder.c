@@ -2861,22 +2861,6 @@ end:;
     return done;
 }
 
-/* Tell whether a sweep may go on from a segment to older ones: those are then let go of in Python, which says what still leads to them. */
-static int
-goes_back(Segment *segment)
-{
-    PyObject *slot, *end;
-    Py_ssize_t position = 0;
-    if (segment->origins != NULL && PyDict_CheckExact(segment->origins)) {
-        while (PyDict_Next(segment->origins, &position, &slot, &end)) {
-            if (PyTuple_CheckExact(end)) {
-                return 1;
-            }
-        }
-    }
-    return 0;
-}
-
 /* Hand out what a program has computed for a segment (NULL: it has failed, with an exception), as _finish in tape/programs/program.py has it. */
 static int
 finish(Segment *segment, Choice *program, PyObject *results)
@@ -2887,12 +2871,9 @@ finish(Segment *segment, Choice *program, PyObject *results)
     }
     if (results != NULL) {
         PyObject *deferral = PyTuple_GET_ITEM(program->kept, 5);
-        int keeps = deferral == Py_None && PyTuple_GET_ITEM(program->kept, 1) != Py_False;
-        if (!keeps && goes_back(segment)) {
-            done = 0;
-        } else if (deferral != Py_None) {
+        if (deferral != Py_None) {
             done = defer(segment, program, deferral, results);
-        } else if (!keeps) {
+        } else if (PyTuple_GET_ITEM(program->kept, 1) == Py_False) {
             PyObject *given[] = {(PyObject *)segment, program->live, results, PyObject_IsTrue(program->roots) == 1 ? Py_True : Py_False, runs.nothing};
             PyObject *handing = handed(NULL, given, 5);
             done = handing == NULL ? -1 : handing == Py_True;
@@ -3427,8 +3408,7 @@ goes_on(Thread *thread, Segment *segment, Segment *from, PyObject *known)
     return PyErr_Occurred() ? -1 : done;
 }
 
-/* Let a segment go of all that it kept, where no sweep goes through it any more, as `forget` in tape/programs/retention.py does with ways back to
-   leaves only. */
+/* Let a segment go of all that it kept, where no sweep goes through it any more, as `forget` in tape/programs/retention.py does. */
 static int
 forgotten(Segment *segment)
 {
@@ -3448,7 +3428,7 @@ static PyObject *
 forgot(PyObject *Py_UNUSED(module), PyObject *swept)
 {
     Segment *segment = (Segment *)swept;
-    if (!is_a(swept, &Segment_type) || runs.run == NULL || !is_plain(segment) || PyTuple_GET_ITEM(segment->run, 3) != Py_None || goes_back(segment)) {
+    if (!is_a(swept, &Segment_type) || runs.run == NULL || !is_plain(segment) || PyTuple_GET_ITEM(segment->run, 3) != Py_None) {
         Py_RETURN_FALSE;
     }
     PyObject *run = segment->run, *released = segment->released, *key = PyTuple_Pack(2, name_spent, released);

@@ -80,7 +80,7 @@ class Deferral:
         stored(cells, self.others, results)
         waits: Deferred = program, segment.leaves, {slot: cells[slot] for slot in self.later}
         segment.ran(NOTHING._replace(deferred=waits))
-        forget(segment, program.live if program.roots else ())
+        forget(segment, origins=program.roots > 0)
         return True
 
     def _advance(self, program: Choice, values: Sequence[Any]) -> None:

@@ -149,7 +149,7 @@ def _store(segment: Segment, program: Program, results: Sequence[Any]) -> None:
         segment.ran(Run(saved))
     else:
         segment.ran(NOTHING)
-        forget(segment, program.live if program.roots else ())
+        forget(segment, origins=program.roots > 0)
 
 
 def _gathered(cells: list[Cell]) -> list[Any]:

@@ -198,27 +198,15 @@ def swept(segment: Segment) -> frozenset[int] | None:
 STATS.entries_of = entries_of
 
 
-def forget(segment: Segment, live: tuple[int, ...] | None = ()) -> None:
-    """Drop all that a segment which has run keeps for sweeps.
-
-    Sweeps from the slots that are ``live`` (None: nobody knows which) still find what they would come to, and that it was released.
-    """
+def forget(segment: Segment, *, origins: bool = False) -> None:
+    """Drop all that a segment which has run keeps for sweeps; with ``origins``, sweeps to a leaf behind it find that it was released."""
     segment.leaves = []
-    if live is not None:
-        segment.origins = _leading(segment, live)
+    if not origins:
+        segment.origins = {slot: end for slot, end in segment.origins.items() if slot in segment.state.cut}  # sweeps end there as before
     run = segment.run
     # What failed still says why, and what waits is still there for who looks.
     segment.run = NOTHING if run is None or not (run.failed or run.deferred) else Run({}, run.failed, deferred=run.deferred)
     segment.functions, segment.hooks = {}, {}
-
-
-def _leading(segment: Segment, live: tuple[int, ...]) -> dict[int, Any]:
-    """Return the origins that sweeps from some slots come to; what leads to older segments would keep all that there were in a loop."""
-    origins, state = segment.origins, segment.state
-    if live and not any(isinstance(end, tuple) for end in origins.values()):
-        return origins
-    reached = state.cached(("leading", live), lambda: frozenset(_passed(state, live, frozenset())[1])) if live else frozenset()
-    return {slot: end for slot, end in origins.items() if slot in reached or slot in state.cut}  # at a cut, sweeps end as before
 
 
 def thin(segment: Segment, slots: Iterable[int]) -> None:
@@ -285,7 +273,7 @@ def trim(segment: Segment) -> int:
     if run is None:
         return int(segment.state.depth)
     if not segment.functions and segment.state.cached(("spent", released), lambda: spent(segment.state, released)):
-        forget(segment, _live(segment, run) if run.saved else None)
+        forget(segment, origins=True)
         return 0
     return _let_go(segment, run, _live(segment, run))
 
@@ -323,7 +311,7 @@ def _let_go(segment: Segment, run: Run, live: tuple[int, ...]) -> int:
             return trim(segment)
         live = _live(segment, run)
     if not still.entries:
-        forget(segment, live if run.saved else None)
+        forget(segment, origins=True)
     elif segment.trace is None and not run.failed:
         saved, read = run.saved, still.slots
         if not read.issuperset(saved):
