@@ -190,6 +190,8 @@ def plan(shape: tuple[int, ...], items: tuple[Any, ...], *, windows: bool) -> tu
     starts = []
     axis = 0
     for item in _without_ellipsis(items, shape):
+        if item is Ellipsis:
+            continue
         if item is None:
             spec.append("new")
             continue
@@ -202,7 +204,7 @@ def plan(shape: tuple[int, ...], items: tuple[Any, ...], *, windows: bool) -> tu
                 spec.append(length)
                 starts.append(_start(start))
             else:
-                spec.append((start, stop if length else start, step))
+                spec.append((start, stop, step) if length else (0, 0, 1))
         else:
             spec.append("at")
             starts.append(_start(_position(item, n, axis)))
@@ -246,7 +248,7 @@ def is_mask(item: Handle | jax.Array | np.ndarray[Any, Any]) -> bool:
 
 
 def _without_ellipsis(items: tuple[Any, ...], shape: tuple[int, ...]) -> list[Any]:
-    """Replace the ellipsis (or the missing end) by whole slices."""
+    """Replace the ellipsis (or the missing end) by whole slices; one that stands for no axis stays, as it parts the arrays beside it."""
     used = sum(map(_axes, items))
     if used > len(shape):
         msg = f"too many indices: {used} for a Variable with {len(shape)} axes (shape {shape})"
@@ -256,7 +258,7 @@ def _without_ellipsis(items: tuple[Any, ...], shape: tuple[int, ...]) -> list[An
         msg = "an index can have one Ellipsis ('...') only"
         raise TapeIndexError(msg)
     at = dots[0] if dots else len(items)
-    return [*items[:at], *[slice(None)] * (len(shape) - used), *items[at + 1 :]]
+    return [*items[:at], *([slice(None)] * (len(shape) - used) or items[at : at + 1]), *items[at + 1 :]]
 
 
 def _read(spec: Spec, x: jax.Array, *starts: jax.Array) -> jax.Array:

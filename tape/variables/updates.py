@@ -338,11 +338,11 @@ def _rounds(v: Handle, index: Any) -> list[Any]:
         return [index]
     expanded = expand(v, index, strict=False)
     items = list(expanded) if isinstance(expanded, tuple) else [expanded]
-    named = {at: look(i) if isinstance(i, Handle) else i for at, i in enumerate(items) if not (i is None or isinstance(i, slice))}
+    axes = [(at, i) for at, i in enumerate(items) if i is not None and i is not ...]
+    named = {at: look(i) if isinstance(i, Handle) else i for at, i in axes if not isinstance(i, slice)}
     if any(isinstance(i, (bool, jaxapi.Tracer)) for i in named.values()):
         return [index]
-    along = zip([i for i in items if i is not None], v._place.kind.aval.shape, strict=True)
-    lengths = np.array([n for item, n in along if not isinstance(item, slice)])
+    lengths = np.array([n for (at, _), n in zip(axes, v._place.kind.aval.shape, strict=True) if at in named])
     try:
         places = np.stack(np.broadcast_arrays(*named.values())).reshape(len(named), -1)
     except ValueError:  # JAX says what is wrong with them

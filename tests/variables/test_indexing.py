@@ -23,6 +23,7 @@ INDICES = {
     "window": slice(0, 1),
     "window inside": (0, slice(1, 3)),
     "empty": (slice(None), slice(2, 2)),
+    "empty backwards": slice(-3, None, -1),
     "step": (slice(None), slice(None, None, 2)),
     "reversed": (slice(None, None, -1), slice(None), slice(None, None, -2)),
     "backwards": (0, 0, slice(3, 0, -1)),
@@ -39,6 +40,7 @@ INDICES = {
     "array and int": (1, np.array([0, 2]), 3),
     "array and slices": (slice(None), np.array([2, 0]), slice(1, 3)),
     "array and window": (slice(0, 1), np.array([2, 0])),
+    "arrays parted by no axes": (slice(None), np.array([0, 2]), Ellipsis, np.array([3, 0])),
     "negative array": (np.array([-1, 0]), -1),
     "mask": MASK,
     "mask of rows": np.array([False, True]),
@@ -206,7 +208,10 @@ def test_at_options_get_and_apply():
     assert "At" in repr(v.at[0])
 
 
-@pytest.mark.parametrize("index", [np.array([0, 1, 0, 0]), np.array([1, 9, 1]), (slice(None), [2, -1, 2]), MASK], ids=str)
+PARTED = (np.array([0, 1, 0]), slice(None), Ellipsis, np.array([2, 3, 2]))
+
+
+@pytest.mark.parametrize("index", [np.array([0, 1, 0, 0]), np.array([1, 9, 1]), (slice(None), [2, -1, 2]), MASK, PARTED], ids=str)
 def test_what_an_index_names_twice_is_changed_twice(index):
     v = tape.Variable(X)
     y = v.at[index].apply(lambda x: x * x + 1)
