@@ -1,7 +1,7 @@
 """Callers: what asks for a Python number of a Variable, as the bytecode of the function tells whose frame asks.
 
-``float(v)`` says that a number is wanted.  ``array[i] = v``, ``array.fill(v)`` and ``math.exp(v)`` do not: they call ``v.__float__()``
-like that, and what they make of the number would be a constant without a word.
+``float(v)`` says that a number is wanted.  ``array[i] = v``, ``array.fill(v)``, ``math.exp(v)`` and SciPy's ``quad`` do not: they call
+``v.__float__()`` like that, and what they make of the number would be a constant without a word.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ _NUMBERS = {("float",), ("int",), ("complex",)}
 ASSIGNMENT = Sink("array[i] = v", "array[i] = {}(v)", "array = tape.numpy.asarray(array).at[i].set(v)")
 _MADE = Sink("array.array(code, [v])", "array.array(code, [{}(v)])", "a list and tape.numpy.stack")
 _READ = Sink("np.fromiter(v, dtype)", "np.fromiter([{}(x) for x in v], dtype)", "v.astype(dtype), tape.numpy.stack of a list")
+_INTEGRAL = Sink("scipy.integrate.quad of v", "{}(v)", "a weighted sum over nodes (numpy.polynomial.legendre.leggauss)")
 _METHODS = {
     "fill": Sink("array.fill(v)", "array.fill({}(v))", "array = tape.numpy.full_like(array, v)"),
     "append": Sink("array.append(v)", "array.append({}(v))", "a list and tape.numpy.stack"),
@@ -116,6 +117,8 @@ def _called(frame: FrameType, place: _Instruction) -> Sink | None:
         return None
     if isinstance(value.__self__, (np.ndarray, array)):
         return _METHODS.get(value.__name__)
+    if (value.__module__ or "").startswith("scipy.integrate."):  # in C, of what the integrand returned
+        return _INTEGRAL
     if value.__module__ not in {"math", "cmath"} or value.__name__ in _QUESTIONS:
         return None
     name = f"{value.__module__}.{value.__name__}"

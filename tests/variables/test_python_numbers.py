@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from scipy import integrate
 
 import tape
 import tape.numpy as tnp
@@ -44,6 +45,7 @@ SILENT = {
     "math.sqrt(v)": lambda v: math.sqrt(math.exp(float(v)) + v),
     "cmath.exp(v)": lambda v: cmath.exp(v),
     "array.fill(v)": by_an_attribute,
+    "scipy.integrate.quad of v": lambda v: integrate.quad(lambda t: t * v, 0, 1),
     "np.fromiter(v, dtype)": lambda v: np.fromiter((a for a in [v, v]), float),
 }
 
@@ -93,6 +95,7 @@ def test_what_says_that_it_wants_a_number_gets_it():
     assert not math.isnan(v)
     assert math.isfinite(v)
     assert math.floor(v) == 2
+    assert integrate.quad(lambda t: 2 * float(v), 0, 1)[0] == 5.0
     array.fill(float(v))
     array.fill(v.detach())
     with tape.no_grad():
