@@ -456,6 +456,12 @@ ROWS = {
             "same(x.grad, 4 * A)",
         ),
         (
+            "x.register_hook(lambda g: total(m).backward()); h.sum().backward()",
+            "a hook records under `with tape.enable_grad():`",
+            "def hook(g):\n with tape.enable_grad(): total(m).backward()\nx = tape.Variable(A); x.register_hook(hook); total(x).backward()",
+            "same(x.grad, 2 * A) and same(m.grad, 2 * M)",
+        ),
+        (
             "x.register_hook(lambda g: g[:2]); h.sum().backward()",
             "or None to leave it",
             "x = tape.Variable(A); x.register_hook(lambda g: None); total(x).backward()",
