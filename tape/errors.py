@@ -147,7 +147,7 @@ class ConcretizationError(TapeTypeError):
 
 
 class LeakedTracerError(TapeRuntimeError):
-    """A value that exists only inside a JAX transformation would be stored in a Variable from outside."""
+    """A value that exists only inside a JAX transformation would be stored in a Variable from outside, or is looked at afterwards."""
 
 
 class ExecutionError(TapeRuntimeError):

@@ -621,6 +621,12 @@ ROWS = {
     ],
     "jax": [
         (
+            "tape.lax.scan(lambda s, _: (s, got.append(s * x)), tnp.ones(3), None, length=2); got[0].item(1)",
+            "return it from the function that was traced",
+            "_, v = tape.lax.scan(lambda s, _: (s, s * x), tnp.ones(3), None, length=2)",
+            "same(v[0], A)",
+        ),
+        (
             "interop.lift(lambda y: y * x)(c)",
             "pass it as an argument",
             "y = interop.lift(lambda y, x: y * x)(c, x)",

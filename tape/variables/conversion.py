@@ -5,6 +5,7 @@ Shape and dtype are known without running anything; everything else looks at the
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import html
 import re
@@ -17,7 +18,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from tape import jaxapi
-from tape.errors import ConcretizationError, LostGradientError, TapeError, TapeRuntimeError, TapeTypeError, wrap
+from tape.errors import ConcretizationError, LeakedTracerError, LostGradientError, TapeError, TapeRuntimeError, TapeTypeError, wrap
 from tape.graph import boundary
 from tape.graph.constants import known_array
 from tape.graph.kinds import differentiable
@@ -288,8 +289,15 @@ def concrete(variable: Handle, what: str) -> jax.Array:
     """Return the array of a Variable for a conversion to Python or NumPy."""
     value = look(variable)
     if isinstance(value, jax.core.Tracer) and (variable._place.kind.requires_grad or variable._place.kind.unrecorded):
-        value = jax.lax.stop_gradient(value)  # which jax.grad without jax.jit knows
+        with contextlib.suppress(jax.errors.UnexpectedTracerError):
+            value = jax.lax.stop_gradient(value)  # which jax.grad without jax.jit knows
     if isinstance(value, jax.core.Tracer):
+        if not jaxapi.in_trace():
+            msg = (
+                f"{what}: the value of a Variable ({describe(variable)}) existed only inside a JAX transformation (also of a scan, a "
+                "checkpoint or a branch) that is over; return it from the function that was traced"
+            )
+            raise LeakedTracerError(msg)
         msg = (
             f"{what}: the value of a Variable ({describe(variable)}) is not known inside a JAX transformation; use "
             "tape.lax.cond or tape.numpy.where instead of Python control flow, or leave it out of the transformed function"

@@ -291,6 +291,14 @@ def test_a_leaked_variable_says_so():
         np.asarray(leaked[0] + 1)
 
 
+@pytest.mark.parametrize("ask", [float, bool, int, lambda v: v.item(), lambda v: v.tolist()])
+def test_a_leaked_value_that_is_looked_at_says_so(ask):
+    leaked, w = [], tape.Variable(2.0)
+    tape.lax.scan(lambda c, x: (c, leaked.append(c * w)), tnp.asarray(1.0), None, length=2)
+    with pytest.raises(LeakedTracerError, match=r"^\S+: the value of a Variable .* over; return it"):
+        ask(leaked[0])
+
+
 @pytest.mark.parametrize("transformation", [jax.jit, lambda f: lambda x: jax.vmap(f)(x[None])[0]], ids=["jit", "vmap"])
 def test_the_configuration_of_recording_holds(transformation):
     def fun(x):
