@@ -407,6 +407,8 @@ MORE = {
         (lambda x, h, c, i: put(np.zeros(3, np.float32), slice(None), h), LOST, ["np.asarray", "(3,)"]),
         (lambda x, h, c, i: np.copyto(np.zeros(3, np.float32), h), TYPE, ["np.copyto", "NumPy array", ".value"]),
         (lambda x, h, c, i: np.putmask(h, np.ones(3, bool), 0.0), TYPE, ["np.putmask", "tape.numpy.where"]),
+        (lambda x, h, c, i: np.place(np.zeros(3), np.ones(3, bool), h), TYPE, ["np.place", "tape.numpy.place", "inplace=False"]),
+        (lambda x, h, c, i: np.fill_diagonal(h[:2].reshape(2, 1), 0.0), TYPE, ["np.fill_diagonal", "inplace=False"]),
         (lambda x, h, c, i: np.ones(3, np.float32).__iadd__(h), TYPE, ["np.add", "out="]),
         (lambda x, h, c, i: np.add.at(np.zeros(3, np.float32), [0], h[0]), TYPE, ["np.add.at", "ndarray", "x.at[index]"]),
         (lambda x, h, c, i: jax.jit(lambda v: float(v))(c.sum()), LOOKED, ["float", "tape.lax.cond"]),

@@ -333,6 +333,12 @@ ROWS = {
             "grad_is(y.sum(), x, [2, 0, 2])",
         ),
         (
+            "np.put(x, 0, 1.0)",
+            "use x = tape.numpy.put(x, ..., inplace=False)",
+            "y = x; x = tape.numpy.put(x, 0, 1.0, inplace=False)",
+            "grad_is(x.sum(), y, [0, 1, 1])",
+        ),
+        (
             "np.sqrt(x, where=A > 0)",
             "tape.numpy.where(condition, result, other)",
             "y = tape.numpy.where(A > 0, np.sqrt(abs(x)), x)",

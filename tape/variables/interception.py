@@ -25,7 +25,11 @@ from tape.variables import updates
 
 array = saying(array_of(jnp.asarray), "asarray")
 _UNSUPPORTED = "has no counterpart in tape.numpy; pass .value or .detach() for a constant, or compose it of tape.numpy functions"
-_WRITERS = {"copyto": "x[...] = values, or pass .value", "putmask": "tape.numpy.where(mask, values, x)"}
+_WRITERS = {
+    "copyto": "x[...] = values, or pass .value",
+    "putmask": "tape.numpy.where(mask, values, x)",
+    **{name: f"x = tape.numpy.{name}(x, ..., inplace=False)" for name in ("fill_diagonal", "place", "put", "put_along_axis")},
+}
 _AT = {**{name: name for name in ("add", "subtract", "multiply", "divide", "power")}, "minimum": "min", "maximum": "max"}
 _LISTS = {"block", "einsum", "piecewise"}  # take lists that are not arrays
 _BOUNDS = {"a_min": "min", "a_max": "max"}  # of np.clip, in JAX
@@ -104,6 +108,12 @@ def array_function(_self: Handle, func: Callable[..., Any], _types: object, args
     if isinstance(kwargs.get("out"), (np.ndarray, Handle)):
         msg = f"np.{func.__name__}: Variables cannot be written into out=; take the result instead"
         raise TapeTypeError(msg)
+    if func.__name__ in _WRITERS:
+        msg = (
+            f"np.{func.__name__}: would write the values of a Variable into a NumPy array, or into a Variable; "
+            f"use {_WRITERS[func.__name__]}"
+        )
+        raise TapeTypeError(msg)
     if fun is not None:
         if func.__name__ == "clip":
             kwargs = {_BOUNDS.get(k, k): x for k, x in kwargs.items()}
@@ -112,12 +122,6 @@ def array_function(_self: Handle, func: Callable[..., Any], _types: object, args
             args = tuple([_as_given(x, roles.at(i)) for i, x in enumerate(args)])
             kwargs = {k: _as_given(x, roles.names.get(k, 0)) for k, x in kwargs.items()}
         return fun(*args, **kwargs)
-    if func.__name__ in _WRITERS:
-        msg = (
-            f"np.{func.__name__}: would write the values of a Variable into a NumPy array, or into a Variable; "
-            f"use {_WRITERS[func.__name__]}"
-        )
-        raise TapeTypeError(msg)
     return on_values(func, f"np.{func.__name__}", args, kwargs)
 
 
