@@ -28,7 +28,7 @@ Structures are the bases of Python classes (tape/layout.py), with the same attri
 #include <Python.h>
 #include <structmember.h>
 
-#define CONTRACT 19 /* as in tape/layout.py */
+#define CONTRACT 20 /* as in tape/layout.py */
 
 #ifdef Py_GIL_DISABLED
 #error "the recorder in C needs the GIL; the one in Python runs without it"
@@ -260,7 +260,8 @@ static const char *const state_fields[STATE_FIELDS] = {"_before", "_cache", "cut
 
 static struct {
     PyObject *variable, *record, *begun, *node_of, *nobody, *changes, *concrete, *arrays, *kinds, *copied, *numpy, *generic, *dtype, *array_mark, *number_mark;
-    PyObject *copies, *x64; /* copies of NumPy arrays, and what tells whether there are 64-bit types */
+    PyObject *copies, *x64, *kinds_of_copies; /* copies of NumPy arrays, what tells whether there are 64-bit types, and the kinds of copies */
+    Py_ssize_t most; /* of those copies */
     Py_ssize_t caller, forward, trace; /* positions in a scope */
     PyObject *follow, *state, *step, *plain_place, *made_place, *nowhere;
     Py_ssize_t made, own[STATE_FIELDS]; /* where fields lie that Python has added */
@@ -301,7 +302,7 @@ static PyObject *thread_key, *name_aval, *name_shape, *name_scalars, *name_posit
     *name_kernel_of, *name_filename, *name_limit, *name_forms, *name_leaf, *name_now, *name_light, *name_host, *name_program, *name_look,
     *name_acquire, *name_release, *name_append, *name_before, *name_later, *name_others, *name_count, *name_room, *name_revision, *name_backward, *name_create_graph, *name_run,
     *name_places, *name_slots, *name_first, *name_step, *name_segment, *name_patterns, *name_keywords, *name_ordered,
-    *name_quick, *name_calls, *name_failed, *name_unflatten, *name_hooks_count, *name_dtype, *name_deliver, *name_seeds, *name_order, *name_spent, *name_plan, *name_leaves, *name_straight, *name_hazard,
+    *name_quick, *name_calls, *name_failed, *name_unflatten, *name_hooks_count, *name_dtype, *name_deliver, *name_seeds, *name_order, *name_spent, *name_plan, *name_leaves, *name_straight, *name_hazard, *name_astype, *name_setflags, *name_in_order,
     *name_instructions, *number_one,
     *name_value;
 
@@ -1158,31 +1159,94 @@ same_array(PyObject *one, PyObject *other)
     return same;
 }
 
-/* Return (cell, kind) of a NumPy array that was copied before and is what it was, as `copied` in tape/graph/constants.py does; NULL without an
-   exception where it is not found here. */
-static PyObject *
-copied_before(Walk *walk, PyObject *value)
+/* Note what is copied of a NumPy array, as `copied` in tape/graph/constants.py does where the dtype stays: the oldest eighth goes when there are many. */
+static int
+note_copy(PyObject *value, PyObject *id, PyObject *made, PyObject *x64)
 {
-    PyObject *scope = walk->thread->scope, *id = PyLong_FromVoidPtr(value), *taken = NULL;
-    PyObject *known = id == NULL ? NULL : Py_XNewRef(PyDict_GetItemWithError(told.copies, id));
-    Py_XDECREF(id);
-    if (known == NULL || !PyTuple_CheckExact(known) || PyTuple_GET_SIZE(known) != 3 || begin.segment == NULL || runs.in_trace == NULL ||
-        !unobserved(walk->thread, told.caller) || !unobserved(walk->thread, told.forward) || !unobserved(walk->thread, told.trace) ||
-        PyTuple_GET_ITEM(scope, begin.eager) != Py_False) {
-        Py_XDECREF(known);
+    PyObject *ref = PyWeakref_NewRef(value, NULL), *noted = ref == NULL ? NULL : PyTuple_Pack(3, ref, made, x64), *old, *content;
+    int done = noted == NULL ? -1 : PyDict_Contains(told.copies, id);
+    if (done == 1) { /* what is put in again is the newest */
+        done = PyDict_DelItem(told.copies, id);
+    }
+    if (done == 0) {
+        done = PyDict_SetItem(told.copies, id, noted);
+    }
+    Py_ssize_t next = 0;
+    for (Py_ssize_t left = done == 0 && PyDict_GET_SIZE(told.copies) > told.most ? told.most / 8 : 0; left > 0 && done == 0; left--, next = 0) {
+        if (PyDict_Next(told.copies, &next, &old, &content)) {
+            Py_INCREF(old);
+            done = PyDict_DelItem(told.copies, old);
+            Py_DECREF(old);
+        }
+    }
+    Py_XDECREF(ref);
+    Py_XDECREF(noted);
+    return done;
+}
+
+/* Return (cell, kind) with a copy of a NumPy array of a known kind that nobody may write to; NULL without an exception where it is not known. */
+static PyObject *
+copied_now(PyObject *value, PyObject *id, PyObject *x64)
+{
+    PyObject *dtype = PyObject_GetAttr(value, name_dtype), *shape = dtype == NULL ? NULL : PyObject_GetAttr(value, name_shape), *made = NULL;
+    PyObject *key = shape == NULL ? NULL : PyTuple_Pack(3, dtype, shape, x64), *kind = key == NULL ? NULL : PyDict_GetItemWithError(told.kinds_of_copies, key);
+    if (kind != NULL && is_a(kind, &Kind_type)) {
+        Py_INCREF(kind);
+        PyObject *own = PyObject_GetAttr(((Kind *)kind)->aval, name_dtype), *cell = own == NULL ? NULL : PyList_New(1);
+        PyObject *asked[] = {NULL, value, own, name_in_order};
+        PyObject *copy = cell == NULL ? NULL : PyObject_VectorcallMethod(name_astype, asked + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+        PyObject *sealed = NULL;
+        if (copy != NULL) {
+            asked[1] = copy;
+            asked[2] = Py_False;
+            sealed = PyObject_VectorcallMethod(name_setflags, asked + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+            PyList_SET_ITEM(cell, 0, copy);
+            spare_collector(cell);
+        }
+        made = sealed == NULL ? NULL : PyTuple_Pack(2, cell, kind);
+        if (made != NULL && own == dtype && note_copy(value, id, made, x64) < 0) {
+            Py_CLEAR(made);
+        }
+        Py_XDECREF(sealed);
+        Py_XDECREF(cell);
+        Py_XDECREF(own);
+        Py_DECREF(kind);
+    }
+    Py_XDECREF(key);
+    Py_XDECREF(shape);
+    Py_XDECREF(dtype);
+    return made;
+}
+
+/* Return (cell, kind) of a NumPy array, as `copied` in tape/graph/constants.py does: those with a copy that was made before, where it is what it was;
+   NULL without an exception where that is to do it. */
+static PyObject *
+copied_here(Walk *walk, PyObject *value)
+{
+    PyObject *scope = walk->thread->scope, *traced = NULL, *taken = NULL, *x64 = NULL, *id = NULL;
+    if (begin.segment == NULL || runs.in_trace == NULL || !unobserved(walk->thread, told.caller) || !unobserved(walk->thread, told.forward) ||
+        !unobserved(walk->thread, told.trace) || PyTuple_GET_ITEM(scope, begin.eager) != Py_False) {
         return NULL;
     }
-    PyObject *array = referent(PyTuple_GET_ITEM(known, 0)), *at = PyTuple_GET_ITEM(known, 1);
-    PyObject *x64 = array == value ? PyObject_GetAttr(told.x64, name_value) : NULL, *traced = NULL;
-    if (x64 != NULL && x64 == PyTuple_GET_ITEM(known, 2) && (traced = PyObject_CallNoArgs(runs.in_trace)) == Py_False &&
-        PyTuple_CheckExact(at) && PyTuple_GET_SIZE(at) == 2 && PyList_CheckExact(PyTuple_GET_ITEM(at, 0)) &&
-        PyList_GET_SIZE(PyTuple_GET_ITEM(at, 0)) == 1 && same_array(value, PyList_GET_ITEM(PyTuple_GET_ITEM(at, 0), 0))) {
-        taken = Py_NewRef(at);
+    if ((traced = PyObject_CallNoArgs(runs.in_trace)) == Py_False && (x64 = PyObject_GetAttr(told.x64, name_value)) != NULL &&
+        (id = PyLong_FromVoidPtr(value)) != NULL) {
+        PyObject *known = Py_XNewRef(PyDict_GetItemWithError(told.copies, id));
+        if (known != NULL && PyTuple_CheckExact(known) && PyTuple_GET_SIZE(known) == 3 && x64 == PyTuple_GET_ITEM(known, 2)) {
+            PyObject *array = referent(PyTuple_GET_ITEM(known, 0)), *at = PyTuple_GET_ITEM(known, 1);
+            if (array == value && PyTuple_CheckExact(at) && PyTuple_GET_SIZE(at) == 2 && PyList_CheckExact(PyTuple_GET_ITEM(at, 0)) &&
+                PyList_GET_SIZE(PyTuple_GET_ITEM(at, 0)) == 1 && same_array(value, PyList_GET_ITEM(PyTuple_GET_ITEM(at, 0), 0))) {
+                taken = Py_NewRef(at);
+            }
+            Py_XDECREF(array);
+        }
+        Py_XDECREF(known);
+        if (taken == NULL && !PyErr_Occurred()) {
+            taken = copied_now(value, id, x64);
+        }
     }
-    Py_XDECREF(array);
-    Py_XDECREF(x64);
     Py_XDECREF(traced);
-    Py_DECREF(known);
+    Py_XDECREF(x64);
+    Py_XDECREF(id);
     return taken;
 }
 
@@ -1190,7 +1254,7 @@ copied_before(Walk *walk, PyObject *value)
 static PyObject *
 slot_of_copy(Walk *walk, PyObject *value)
 {
-    PyObject *taken = copied_before(walk, value), *slot = NULL, *id = NULL;
+    PyObject *taken = copied_here(walk, value), *slot = NULL, *id = NULL;
     if (taken == NULL && !PyErr_Occurred()) {
         taken = PyObject_CallOneArg(told.copied, value);
     }
@@ -2014,7 +2078,7 @@ number_of(PyObject *type, PyObject *variable)
 
 static PyObject *assigned(PyObject *module, PyObject *added);
 static PyObject *entered(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
-enum { SWEEP_TO_LEAVES = 1, SWEEP_TO_WANTED, DETACH, STEP, SWITCH };
+enum { SWEEP_TO_LEAVES = 1, SWEEP_TO_WANTED, DETACH, STEP, SWITCH, UFUNC };
 static PyObject *swept_again(PyObject *root);
 static PyObject *swept_apart(PyObject *root);
 static PyObject *regained_by(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
@@ -2105,6 +2169,26 @@ end:;
     return made;
 }
 
+/* Call the counterpart of a ufunc of NumPy that was called before, as array_ufunc in tape/variables/interception.py does; NULL without an exception where
+   it is another call. */
+static PyObject *
+counterpart(Function *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    PyObject *ufunc = args[1], *method = args[2];
+    if (!PyUnicode_Check(method) || PyUnicode_CompareWithASCIIString(method, "__call__") != 0) {
+        return NULL;
+    }
+    for (Py_ssize_t i = 3; i < nargs; i++) {
+        if (PyList_CheckExact(args[i]) || PyTuple_CheckExact(args[i])) {
+            return NULL;
+        }
+    }
+    PyObject *known = Py_XNewRef(PyDict_GetItemWithError(self->known, ufunc));
+    PyObject *result = known == NULL ? NULL : PyObject_Vectorcall(known, args + 3, nargs - 3, NULL);
+    Py_XDECREF(known);
+    return result;
+}
+
 static PyObject *
 Function_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
@@ -2127,6 +2211,8 @@ Function_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject
         made = nargs == 2 || nargs == 3 ? regained_by(args, nargs, kwnames) : NULL;
     } else if (self->does == STEP) {
         made = nargs ? stepped(args[0], args + 1, nargs - 1, kwnames) : NULL;
+    } else if (self->does == UFUNC) {
+        made = kwnames == NULL && nargs > 3 && self->known != NULL ? counterpart(self, args, nargs) : NULL;
     } else if (self->does) {
         made = kwnames != NULL || nargs != 1 ? NULL : self->does == SWEEP_TO_LEAVES ? swept_again(args[0])
                                                                  : self->does == SWITCH        ? switched(args[0])
@@ -5727,17 +5813,19 @@ static PyObject *
 connect(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"variable",    "record", "begun", "node_of", "changes", "nobody",  "concrete", "arrays",   "kinds", "copied", "numpy", "generic",
-                            "dtype", "marks",  "leaf_node", "extra", "caller",  "forward", "trace", "sequence", "growth", "follow", "copies", "x64", NULL};
+                            "dtype", "marks",  "leaf_node", "extra", "caller",  "forward", "trace", "sequence", "growth", "follow", "copies", "x64",
+                            "kinds_of_copies", "most", NULL};
     PyObject *variable, *record, *begun, *node_of, *changes, *nobody, *concrete, *arrays, *kinds, *copied, *numpy, *generic, *dtype, *array, *number, *leaf_node, *extra, *follow;
-    PyObject *copies, *x64;
+    PyObject *copies, *x64, *kinds_of_copies;
+    Py_ssize_t most;
     Py_ssize_t caller, forward, trace;
     int sequence;
     PyObject *growth;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!OOOOOO!O!O!OO!O!O!(OO)O!O!nnniOOO!O", names, &PyType_Type, &variable, &record, &begun, &node_of, &changes, &nobody,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!OOOOOO!O!O!OO!O!O!(OO)O!O!nnniOOO!OO!n", names, &PyType_Type, &variable, &record, &begun, &node_of, &changes, &nobody,
                                      &PySet_Type, &concrete, &PySet_Type, &arrays, &PyDict_Type, &kinds, &copied, &PyType_Type, &numpy, &PyType_Type, &generic,
                                      &PyType_Type, &dtype, &array, &number,
                                      &PyType_Type, &leaf_node, &PyType_Type, &extra, &caller, &forward, &trace, &sequence, &growth, &follow,
-                                     &PyDict_Type, &copies, &x64)) {
+                                     &PyDict_Type, &copies, &x64, &PyDict_Type, &kinds_of_copies, &most)) {
         return NULL;
     }
     if (!PyType_IsSubtype((PyTypeObject *)variable, &Handle_type)) {
@@ -5774,6 +5862,8 @@ connect(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
     Py_XSETREF(told.copied, Py_NewRef(copied));
     Py_XSETREF(told.copies, Py_NewRef(copies));
     Py_XSETREF(told.x64, Py_NewRef(x64));
+    Py_XSETREF(told.kinds_of_copies, Py_NewRef(kinds_of_copies));
+    told.most = most;
     Py_XSETREF(told.numpy, Py_NewRef(numpy));
     Py_XSETREF(told.generic, Py_NewRef(generic));
     Py_XSETREF(told.dtype, Py_NewRef(dtype));
@@ -5856,7 +5946,8 @@ PyInit__recorder(void)
         {&name_quick, "_quick"}, {&name_calls, "calls"}, {&name_failed, "failed"}, {&name_unflatten, "unflatten"},
         {&name_hooks_count, "count"}, {&name_dtype, "dtype"}, {&name_deliver, "_deliver"}, {&name_seeds, "seeds"},
         {&name_order, "order"}, {&name_spent, "spent"}, {&name_value, "value"},
-        {&name_plan, "plan"}, {&name_leaves, "leaves"}, {&name_straight, "straight"}, {&name_hazard, "hazard"}, {&name_instructions, "instructions"}};
+        {&name_plan, "plan"}, {&name_leaves, "leaves"}, {&name_straight, "straight"}, {&name_hazard, "hazard"}, {&name_instructions, "instructions"},
+        {&name_astype, "astype"}, {&name_setflags, "setflags"}, {&name_in_order, "C"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if ((*names[i].name = PyUnicode_InternFromString(names[i].text)) == NULL) {
             return NULL;

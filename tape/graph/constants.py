@@ -115,7 +115,8 @@ def _of_array(value: Any) -> Any:
 
 
 _SMALL = 1 << 16  # bytes
-_KINDS_OF_COPIES: Bounded[tuple[Any, ...], Kind] = Bounded("kinds of NumPy arrays", 1 << 12)
+# Of arrays of at most so many, by dtype and shape, and whether there were 64-bit types.
+KINDS_OF_COPIES: Bounded[tuple[Any, ...], Kind] = Bounded("kinds of NumPy arrays", 1 << 12)
 # Those that were made last by the ids of the arrays: these, cells and kinds, and whether there were 64-bit types.
 COPIES: Bounded[int, tuple[weakref.ref[np.ndarray[Any, Any]], tuple[Cell, Kind], bool]] = Bounded("copies of NumPy arrays", 16)
 
@@ -134,7 +135,7 @@ def copied(value: np.ndarray[Any, Any]) -> tuple[Cell, Kind] | None:
     To put it on the device costs as much as recording a hundred entries; a program does that with its other arguments for a tenth of it,
     which is still as much as ten entries cost.  So an array that is an operand of several ops is one input as long as nobody writes to it.
     """
-    if value.__class__ is not np.ndarray or value.nbytes > _SMALL or jaxapi.in_trace():
+    if value.__class__ is not np.ndarray or jaxapi.in_trace():
         return None
     scope = LOCAL.scope
     if scope.eager or scope.caller is not NOBODY or scope.forward is not NOBODY or scope.trace is not NOBODY:
@@ -143,19 +144,26 @@ def copied(value: np.ndarray[Any, Any]) -> tuple[Cell, Kind] | None:
     known = COPIES.get(id(value))
     if known is not None and known[0]() is value and known[2] is x64 and unchanged(value, known[1][0][0]):
         return known[1]
-    kind = _KINDS_OF_COPIES.get((value.dtype, value.shape, x64))
+    kind = KINDS_OF_COPIES.get((value.dtype, value.shape, x64))
     if kind is None:
         return None
-    made: tuple[Cell, Kind] = [np.array(value, kind.aval.dtype, order="C")], kind
+    made: tuple[Cell, Kind] = [_copy(value, kind)], kind
     if value.dtype == kind.aval.dtype:
         COPIES[id(value)] = weakref.ref(value), made, x64
     return made
 
 
+def _copy(value: np.ndarray[Any, Any], kind: Kind) -> np.ndarray[Any, Any]:
+    """Return a copy to which nobody may write."""
+    copy = np.array(value, kind.aval.dtype, order="C")
+    copy.setflags(write=False)
+    return copy
+
+
 def known_operand(value: np.ndarray[Any, Any]) -> Any:
     """:func:`operand` of what is a constant whoever brings it, as what the facade of another library hands to rules."""
-    kind = None if value.nbytes > _SMALL or jaxapi.in_trace() else _KINDS_OF_COPIES.get((value.dtype, value.shape, jaxapi.X64.value))
-    return operand(value) if kind is None else handle(None, Place(-1, kind), [np.array(value, kind.aval.dtype, order="C")])
+    kind = None if jaxapi.in_trace() else KINDS_OF_COPIES.get((value.dtype, value.shape, jaxapi.X64.value))
+    return operand(value) if kind is None else handle(None, Place(-1, kind), [_copy(value, kind)])
 
 
 def operand(value: object) -> Any:
@@ -166,9 +174,11 @@ def operand(value: object) -> Any:
     if cell_and_kind is None:
         variable = constant(value)
         kind = variable._place.kind
-        if value.dtype.kind not in "biufc" or kind.unrecorded or not isinstance(variable._cell[0], jax.Array) or jaxapi.in_trace():
+        if value.nbytes > _SMALL or value.dtype.kind not in "biufc" or kind.unrecorded:
             return variable
-        _KINDS_OF_COPIES[value.dtype, value.shape, jaxapi.X64.value] = kind
+        if not isinstance(variable._cell[0], jax.Array) or jaxapi.in_trace():
+            return variable
+        KINDS_OF_COPIES[value.dtype, value.shape, jaxapi.X64.value] = kind
         cell_and_kind = copied(value)  # as from now on, so that the first structure is that of the next
         if cell_and_kind is None:
             return variable

@@ -16,7 +16,20 @@ import numpy as np
 from tape import jaxapi, layout
 from tape.configuration import CHANGES
 from tape.graph import constants, trie
-from tape.graph.constants import ARRAYS, COPIES, KINDS_OF_ARRAYS, constant, constant_from, copied, handle, leaf, no_array, operand, scalar
+from tape.graph.constants import (
+    ARRAYS,
+    COPIES,
+    KINDS_OF_ARRAYS,
+    KINDS_OF_COPIES,
+    constant,
+    constant_from,
+    copied,
+    handle,
+    leaf,
+    no_array,
+    operand,
+    scalar,
+)
 from tape.graph.scope import LOCAL, Scope
 from tape.graph.segment import Extra, Handle, LeafNode, node_of
 from tape.graph.watcher import NOBODY
@@ -76,7 +89,8 @@ def repeating(does: int, **knowing: Any) -> Callable[[F], F]:
     """Decorate what the recorder in C does again as before: sweeps to leaves or to what is wanted, detachment, steps of ``tape.jit``.
 
     They are 1 to 4.  Of the first it knows calls from one root, of the third those for what is pending, by an op ``one``, of the last
-    calls that are like the one before but for values.
+    calls that are like the one before but for values.  5 is what enters and leaves modes, 6 calls of ufuncs with counterparts that are
+    ``known``.
     """
     return _quickly(does=does, **knowing)
 
@@ -110,6 +124,8 @@ def connect(variable_type: type[Handle]) -> None:
             copied=copied,
             copies=COPIES,
             x64=jaxapi.X64,
+            kinds_of_copies=KINDS_OF_COPIES,
+            most=COPIES.limit,
             numpy=np.ndarray,
             generic=np.generic,
             dtype=np.dtype,

@@ -20,6 +20,7 @@ from tape.graph.segment import Handle
 from tape.mirrored.adapters import array as array_of
 from tape.mirrored.mirror import on_values, variable
 from tape.mirrored.roles import roles_of
+from tape.recording.record import repeating
 from tape.recording.template import SEQUENCE
 from tape.variables import updates
 
@@ -43,6 +44,7 @@ def namespace(name: str) -> ModuleType:
 _COUNTERPARTS: Bounded[np.ufunc, Callable[..., Any]] = Bounded("ufuncs", 512)  # of those that were called
 
 
+@repeating(6, known=_COUNTERPARTS)
 def array_ufunc(_self: Handle, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> object:
     """Record a NumPy ufunc, or one of its methods, on Variables.
 

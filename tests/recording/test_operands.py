@@ -11,7 +11,7 @@ import tape
 import tape.numpy as tnp
 from tape import layout
 from tape.errors import TapeTypeError
-from tape.graph.constants import copied
+from tape.graph.constants import COPIES, copied
 from tape.graph.scope import LOCAL
 from tape.recording import template
 
@@ -115,6 +115,65 @@ def test_a_copy_is_found_again_in_c(known):
         sys.setprofile(None)
     assert "in_trace" in names
     assert "copied" not in names
+
+
+@pytest.mark.skipif(layout.NATIVE is None, reason="the recorder in Python runs")
+def test_an_array_is_copied_in_c(known):
+    x, wide, names = tape.Variable(A), np.asfortranarray(A, np.float64), []
+    for _ in range(3):
+        (x * A.copy() + wide[:] + wide).sum().backward()
+    fresh = A.copy()
+    sys.setprofile(lambda frame, event, _: names.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        y = x * fresh
+        y += wide[:]
+        y += wide
+    finally:
+        sys.setprofile(None)
+    fresh[:], wide[:] = 0, 0
+    assert "in_trace" in names
+    assert "copied" not in names
+    np.testing.assert_array_equal(y.value, A * A + A + A)
+
+
+@pytest.mark.skipif(layout.NATIVE is None, reason="the recorder in Python runs")
+def test_a_ufunc_of_numpy_is_found_again_in_c(known):
+    x, names = tape.Variable(A), []
+    for _ in range(3):
+        np.add(known * x, np.sin(x)).sum().backward()
+    sys.setprofile(lambda frame, event, _: names.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        y = known * x
+        y = np.add(y, np.sin(x))
+    finally:
+        sys.setprofile(None)
+    assert "array_ufunc" not in names
+    np.testing.assert_allclose(y.value, A * A + np.sin(A), rtol=1e-6)
+    np.testing.assert_array_equal(np.add(A.tolist(), x).value, 2 * A)
+    np.testing.assert_array_equal(np.add(x, 1, dtype=np.float16).value, A.astype(np.float16) + 1)
+    np.testing.assert_array_equal(x.__array_ufunc__(np.add, "__call__", x, known).value, 2 * A)
+    np.testing.assert_array_equal(np.add.reduce(x).value, A.sum(axis=0))
+    with pytest.raises(ValueError, match="add"):
+        np.add(known[0, :2], x)
+    with pytest.raises(TypeError):
+        np.add(x, known, out=known)
+
+
+def test_no_more_copies_are_remembered_than_there_are_to_be(known):
+    x, n = tape.Variable(A), [A.copy() + i for i in range(COPIES.limit + 5)]
+    for a in n:
+        y = x * a
+    assert len(COPIES) <= COPIES.limit
+    assert {id(a) for a in n[-5:]} <= set(COPIES)
+    np.testing.assert_array_equal(y.value, A * n[-1])
+
+
+def test_a_copy_lies_in_order_and_nobody_writes_to_it(known):
+    cell, _ = copied(known)
+    y = tape.Variable(A) * np.asfortranarray(A)
+    for copy in (cell[0], y._segment.leaves[-1][0]):
+        assert copy.flags.c_contiguous
+        assert not copy.flags.writeable
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "int64", "uint16", "bool", "complex64", "complex128"])
