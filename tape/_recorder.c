@@ -17,7 +17,7 @@ Beside that, the loops over all leaves or results of a step stand here, each of 
 that one.  `replayed` is a whole call of backward() that was made before, up to the run, `swept_apart` one from what has run already, `regained` one of gradients(), `emitted` what a sweep writes for
 one segment, `swept_on` a sweep as long as it comes to segments that it knows (`forgot` lets go of them), `updated` an optimizer's update; a `Function` that `does` such a thing is the whole call, and begins in Python only what is new; so is
 a call of tape.jit like the one before (`stepped`), and where a mode is entered or left (`switched`).  A segment
-begins here as the one before began (`begun_again`).  `Numbers` is a program whose numbers are what they were.  `Gradient` and `Value` are properties of Variables.  `launched` is a run whose program is compiled, from the cells of its leaves to those of
+begins here as the one before began (`begun_again`).  `Numbers` is a program whose numbers are what they were, `Buffered` one that is given arrays in buffers.  `Gradient` and `Value` are properties of Variables.  `launched` is a run whose program is compiled, from the cells of its leaves to those of
 its results, but for gradients that wait until somebody looks (`defer`); a look at a value (`Value`, and the numbers that a `Function` reads) makes it without
 going through Python.
 
@@ -59,6 +59,7 @@ typedef struct {
 } Segment;
 typedef struct { PyObject_HEAD PyObject *epoch; } Changes;
 typedef struct { PyObject_HEAD PyObject *executable, *kept, *live, *roots, *site, *size; } Choice; /* what a run computes and keeps */
+typedef struct { PyObject_HEAD PyObject *program, *groups, *others; vectorcallfunc call; } Buffered; /* a program that is given arrays in buffers */
 typedef struct { PyObject_HEAD PyObject *way; long long calls, until; vectorcallfunc call; } Numbers; /* a program that is given numbers */
 typedef struct { PyObject_HEAD long long hits, executed, ended; } Counts;
 typedef struct { /* a step of tape.jit on certain Variables, as tape/jitting/binding.py has it: lists, but for those of the last line;
@@ -173,6 +174,8 @@ COLLECTED(Bound, pinned, plainly)
 FREED(Bound, )
 COLLECTED(Numbers, way, way)
 FREED(Numbers, )
+COLLECTED(Buffered, program, others)
+FREED(Buffered, )
 COLLECTED(Thread, segment, begun)
 static void forget_thread(PyObject *thread);
 FREED(Thread, forget_thread(self))
@@ -213,6 +216,8 @@ static PyMemberDef Bound_members[] = {
 static PyMemberDef Counts_members[] = {
     {"hits", T_LONGLONG, offsetof(Counts, hits), 0, NULL}, {"executed", T_LONGLONG, offsetof(Counts, executed), 0, NULL},
     {"entries_ended", T_LONGLONG, offsetof(Counts, ended), 0, NULL}, {NULL}};
+static PyMemberDef Buffered_members[] = {MEMBER(Buffered, "_program", program), MEMBER(Buffered, "_groups", groups),
+                                         MEMBER(Buffered, "_others", others), {NULL}};
 static PyMemberDef Numbers_members[] = {MEMBER(Numbers, "_way", way), {"_calls", T_LONGLONG, offsetof(Numbers, calls), 0, NULL},
                                         {"_until", T_LONGLONG, offsetof(Numbers, until), 0, NULL}, {NULL}};
 static PyMemberDef Function_members[] = {MEMBER(Function, "slow", slow), MEMBER(Function, "known", known), MEMBER(Function, "roles", roles), {NULL}};
@@ -2381,6 +2386,99 @@ Numbers_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(k
 
 STRUCTURE(Numbers, "A program that is given numbers.", .tp_members = Numbers_members, .tp_new = Numbers_new,
           .tp_vectorcall_offset = offsetof(Numbers, call), .tp_call = PyVectorcall_Call);
+
+/* -- buffers of arrays -------------------------------------------------------------------------------------------------------------------- */
+
+/* Return the buffer of some arguments, as `_filled` in tape/programs/buffers.py makes it; NULL, without an exception where that is to do it. */
+static PyObject *
+filled(PyObject *group, PyObject *const *args, Py_ssize_t n)
+{
+    PyObject *dtype = PyTuple_GET_ITEM(group, 2), *positions = PyTuple_GET_ITEM(group, 3), *sizes = PyTuple_GET_ITEM(group, 4);
+    PyObject *asked[] = {NULL, PyTuple_GET_ITEM(group, 1), dtype};
+    PyObject *buffer = PyObject_Vectorcall(PyTuple_GET_ITEM(group, 0), asked + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+    Py_buffer whole, part;
+    if (buffer == NULL || PyObject_GetBuffer(buffer, &whole, PyBUF_WRITABLE) < 0) {
+        Py_XDECREF(buffer);
+        return NULL;
+    }
+    Py_ssize_t done = 0;
+    int good = 1;
+    for (Py_ssize_t i = 0; good && i < PyTuple_GET_SIZE(positions); i++) {
+        Py_ssize_t at = PyLong_AsSsize_t(PyTuple_GET_ITEM(positions, i)), size = PyLong_AsSsize_t(PyTuple_GET_ITEM(sizes, i));
+        PyObject *array = at < n ? args[at] : Py_None, *own = (PyObject *)Py_TYPE(array) == told.numpy ? PyObject_GetAttr(array, name_dtype) : NULL;
+        good = own == dtype && PyObject_GetBuffer(array, &part, PyBUF_SIMPLE) == 0; /* which lies in one piece */
+        if (good) {
+            if ((good = part.len == size && done + size <= whole.len)) {
+                memcpy((char *)whole.buf + done, part.buf, size);
+                done += size;
+            }
+            PyBuffer_Release(&part);
+        }
+        Py_XDECREF(own);
+    }
+    PyErr_Clear();
+    PyBuffer_Release(&whole);
+    if (!good) {
+        Py_CLEAR(buffer);
+    }
+    return buffer;
+}
+
+/* Call a program with some of its arguments in buffers, as run of Buffered in tape/programs/buffers.py does, which is called where they are none of
+   NumPy's, or none of the dtype. */
+static PyObject *
+Buffered_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+{
+    Buffered *self = (Buffered *)callable;
+    Py_ssize_t n = PyVectorcall_NARGS(nargsf), others = PyTuple_GET_SIZE(self->others), groups = PyTuple_GET_SIZE(self->groups), i = 0, made = 0;
+    PyObject *few[LEAVES + 1], **passed = few, *result = NULL;
+    if (others + groups > LEAVES && (passed = PyMem_New(PyObject *, others + groups + 1)) == NULL) {
+        return PyErr_NoMemory();
+    }
+    for (; i < others; i++) {
+        Py_ssize_t at = PyLong_AsSsize_t(PyTuple_GET_ITEM(self->others, i));
+        if (at >= n) {
+            break;
+        }
+        passed[i + 1] = args[at];
+    }
+    while (i == others && made < groups && (passed[others + made + 1] = filled(PyTuple_GET_ITEM(self->groups, made), args, n)) != NULL) {
+        made++;
+    }
+    int all = kwnames == NULL && made == groups;
+    if (all) {
+        result = PyObject_Vectorcall(self->program, passed + 1, (size_t)(others + groups) | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+    }
+    clear_fields(passed + others + 1, passed + others + 1 + made);
+    if (passed != few) {
+        PyMem_Free(passed);
+    }
+    if (!all && !PyErr_Occurred()) {
+        PyObject *run = PyObject_GetAttr(callable, name_run);
+        result = run == NULL ? NULL : PyObject_Vectorcall(run, args, n, kwnames);
+        Py_XDECREF(run);
+    }
+    return result;
+}
+
+static PyObject *
+Buffered_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
+{
+    Buffered *self = (Buffered *)type->tp_alloc(type, 0);
+    if (self != NULL) {
+        self->program = Py_NewRef(Py_None);
+        self->groups = PyTuple_New(0);
+        self->others = PyTuple_New(0);
+        self->call = Buffered_call;
+        if (self->groups == NULL || self->others == NULL) {
+            Py_CLEAR(self);
+        }
+    }
+    return (PyObject *)self;
+}
+
+STRUCTURE(Buffered, "A program that is given arrays in buffers.", .tp_members = Buffered_members, .tp_new = Buffered_new,
+          .tp_vectorcall_offset = offsetof(Buffered, call), .tp_call = PyVectorcall_Call);
 
 /* -- attributes ------------------------------------------------------------------------------------------------------------------------ */
 
@@ -5957,7 +6055,7 @@ PyInit__recorder(void)
         return NULL;
     }
     PyTypeObject *types[] = {&Bound_type, &Choice_type, &Counts_type, &Handle_type,  &Place_type, &Kind_type,  &Step_type, &State_type,
-                             &Segment_type, &Changes_type, &Local_type, &Function_type, &Numbers_type, &Gradient_type, &Value_type};
+                             &Segment_type, &Changes_type, &Local_type, &Function_type, &Numbers_type, &Buffered_type, &Gradient_type, &Value_type};
     PyObject *made = PyModule_Create(&module);
     Thread_type.tp_flags &= ~Py_TPFLAGS_BASETYPE;
     Function_type.tp_flags &= ~Py_TPFLAGS_BASETYPE;

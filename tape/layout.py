@@ -126,6 +126,17 @@ if TYPE_CHECKING or NATIVE is None:
             """Run it."""
             return self.run(*given)
 
+    class Buffered:
+        """See :class:`tape.programs.buffers.Buffered`: ``run`` is what it does."""
+
+        __slots__ = ("_groups", "_others", "_program")
+
+        run: Callable[..., Any]
+
+        def __call__(self, *given: Any) -> Any:
+            """Run it."""
+            return self.run(*given)
+
     class Counts:
         """See :class:`tape.statistics.Stats`."""
 
@@ -139,5 +150,5 @@ if TYPE_CHECKING or NATIVE is None:
 else:
     Handle, Place, Kind, Step, State = NATIVE.Handle, NATIVE.Place, NATIVE.Kind, NATIVE.Step, NATIVE.State
     Segment, Changes, Local = NATIVE.Segment, NATIVE.Changes, NATIVE.Local
-    Bound, Choice, Counts, Numbers = NATIVE.Bound, NATIVE.Choice, NATIVE.Counts, NATIVE.Numbers
+    Bound, Buffered, Choice, Counts, Numbers = NATIVE.Bound, NATIVE.Buffered, NATIVE.Choice, NATIVE.Counts, NATIVE.Numbers
     Gradient, Value = NATIVE.Gradient, NATIVE.Value

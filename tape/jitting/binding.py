@@ -260,7 +260,7 @@ class Binding(layout.Bound):
         """Record the step as one op, so that gradients flow through it."""
         kernel = self.step.kernel
         assert kernel is not None
-        inputs = [record.constant(x) for x in arrays]
+        inputs = [record.operand(x) for x in arrays]
         sources = [*[given[i] for i in self._read], *self._values, *[e.grad for e in self._grads]]
         inputs += [_input(v, reached=len(inputs) + n in kernel.sweep.reached) for n, v in enumerate(sources)]
         recorded = record.record(kernel, inputs)

@@ -21,6 +21,7 @@ from tape.jitting.arguments import Call, aval_of
 from tape.jitting.binding import Binding
 from tape.jitting.outcome import KeptArray, Slot
 from tape.jitting.tracing import TracedStep
+from tape.programs import buffers
 from tape.recording import record
 from tape.rules import table
 
@@ -34,6 +35,7 @@ class CompiledStep:
         self.said = {**_said_of_call(call), **_said_of_state(step, reached, self.given)}
         self.donated = _donated(step, call, options)
         self.paths = {i: [e.path for e in edges] for i in step.relevant if (edges := reached.edges.get(id(step.sources[i])))}
+        values = [step.sources[i]._cell[0] for i in step.values]
         # What a call brings, or what is looked up anew, is not to live as long as the program does.
         lasting = {i for i in step.relevant if i >= self.given and i not in self.paths and i not in step.kept}
         step.sources = [v if i in lasting else None for i, v in enumerate(step.sources)]
@@ -49,7 +51,9 @@ class CompiledStep:
 
         program.__name__ = program.__qualname__ = step.name
         passed = {k: v for k, v in options.items() if k in {"keep_unused", "compiler_options"}}
-        self.run = jax.jit(program, donate_argnums=self.donated, **passed)
+        leaves = [*call.arrays, *values, *[None] * len(step.grads)]
+        given = [i for i in range(len(call.arrays)) if i not in self.donated]
+        self.run = buffers.jitted(program, leaves, given, self.donated, **passed)
 
     def bind(self, given: Sequence[Handle], reached: Reach) -> Binding | None:
         """Bind the step to the Variables of a call, if they are as they were when it was traced."""

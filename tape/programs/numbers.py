@@ -22,7 +22,7 @@ from tape.configuration import Configuration
 from tape.graph.kinds import NUMBERS, is_scalar
 from tape.graph.trie import Step
 from tape.jaxapi import ClosedJaxpr
-from tape.programs import background
+from tape.programs import background, buffers
 from tape.programs.policy import LIMIT, STALLS, TIME
 from tape.programs.telling import begun, told
 from tape.statistics import STATS
@@ -96,7 +96,7 @@ def compiling(
     def segment(*leaves: Any) -> list[Any]:
         return list(jaxapi.jaxpr_as_fun(closed)(*leaves))
 
-    executable, place = jax.jit(segment), everywhere(leaves)
+    executable, place = buffers.jitted(segment, leaves, buffers.copies(leaves)), everywhere(leaves)
     described = [jaxapi.described(x) for x in placed(leaves, settings, place)]
     return background.compiling(executable, described), on_device(executable, leaves, settings, work, place)
 
@@ -293,8 +293,8 @@ class Steady(layout.Numbers):
             arguments = {**fixed, **dict(zip(others, rest, strict=True))}
             return segment(*[arguments[i] for i in range(len(arguments))])
 
-        program = jax.jit(knowing)
         rest = [given[i] for i in others]
+        program = buffers.jitted(knowing, rest, buffers.copies(rest))
         changing = [n for n, x in enumerate(rest) if is_scalar(x)]
         run = _as_arrays(program, changing, self._settings) if changing else program
         job = background.compiling(program, [jaxapi.described(x) for x in rest])

@@ -14,7 +14,7 @@ import tape.lax
 import tape.nn
 import tape.numpy as tnp
 import tape.scipy.linalg
-from tape.programs import numbers, policy
+from tape.programs import buffers, policy
 from tape.rules import gates
 
 gelu = jax.custom_jvp(lambda x: jax.nn.gelu(x))  # with the derivative that keeps the digits of its tails, which is more work than JAX's
@@ -101,8 +101,8 @@ def cost_of(step, monkeypatch):
     jit = jax.jit
 
     class Observed:
-        def __init__(self, fun):
-            self.jitted, self.cost = jit(fun), Cost()
+        def __init__(self, fun, **options):
+            self.jitted, self.cost = jit(fun, **options), Cost()
 
         def __call__(self, *args):
             run.append(self.cost)
@@ -118,7 +118,7 @@ def cost_of(step, monkeypatch):
 
             return types.SimpleNamespace(compile=compile_it)
 
-    monkeypatch.setattr(numbers, "jax", types.SimpleNamespace(**{**vars(jax), "jit": Observed}))
+    monkeypatch.setattr(buffers, "jax", types.SimpleNamespace(**{**vars(jax), "jit": Observed}))
     for _ in range(12):  # a process that meets these ops for the first time needs some steps more
         tape.stats().reset()
         run.clear()

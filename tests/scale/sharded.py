@@ -16,7 +16,7 @@ import interop.optax
 import tape
 import tape.lax
 import tape.numpy as tnp
-from tape.programs import numbers
+from tape.programs import buffers, numbers
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
@@ -40,6 +40,10 @@ def loss(w, x=None):
 
 
 WANTED = jax.grad(function)(jnp.asarray(W))
+
+
+def taken(*given):
+    return [x * 2 for x in given]
 
 
 def same(found, wanted):
@@ -268,6 +272,22 @@ def numbers_beside_what_is_spread():
         same(found, np.tanh(X) * 0.5)
         lies(found, x)
     assert tape.stats().interpreted == 0, tape.stats()
+
+
+def arrays_of_numpy_beside_what_is_spread():
+    given = [RNG.normal(size=3) for _ in range(5)]
+    buffered, jitted = buffers.jitted(taken, given, range(5)), jax.jit(taken)
+    assert isinstance(buffered, buffers.Buffered)
+    for spread in ([], [1], [0, 4]):
+        mixed = [put(x) if i in spread else x for i, x in enumerate(given)]
+        for ours, theirs in zip(buffered(*mixed), jitted(*mixed), strict=True):
+            same(ours, theirs)
+            lies(ours, theirs)
+    w = tape.Variable(put(W, "data"))
+    rows = RNG.normal(size=(4, 16))
+    wanted = jax.grad(lambda w: sum(jnp.sum(jnp.tanh(r @ w)) for r in rows))(jnp.asarray(W))
+    trained(w, lambda w: sum(tnp.sum(tnp.tanh(r @ w)) for r in rows), wanted)
+    trained(w, tape.jit(lambda w: sum(tnp.sum(tnp.tanh(r @ w)) for r in rows)), wanted)
 
 
 if __name__ == "__main__":
