@@ -16,8 +16,8 @@ SOLVED = 1e-6  # what twice the turns may change, or a loop of a fixed number of
 EXACT = 1e-12  # what they may change elsewhere: the derivative lags behind the value
 
 
-def follow(value: Precise, points: Sequence[list[np.ndarray]], *, explore: bool) -> tuple[bool, set[int]]:
-    """Tell whether loops approach something, and find the points at which they do not converge.
+def follow(value: Precise, points: Sequence[list[np.ndarray]], *, explore: bool) -> tuple[bool, set[int] | None]:
+    """Tell whether loops stop when they are near something, and find the points at which they do not converge: None if nowhere they do.
 
     Nobody means those, and a rule that is right of a solution need not be right there.  Loops that stop when they are near enough for the
     function's dtypes go on where they converge, in reference and rule alike: an implicit rule is right of what the loop approaches, and by
@@ -36,7 +36,7 @@ def follow(value: Precise, points: Sequence[list[np.ndarray]], *, explore: bool)
         twice = Precise(value.closed)
         twice.twice = True
         adrift = _adrift(value, twice, points, SOLVED, EXACT)
-    return iterates, adrift or set()
+    return iterates, adrift
 
 
 def _adrift(value: Precise, longer: Precise, points: Sequence[list[np.ndarray]], near: float, elsewhere: float) -> set[int] | None:

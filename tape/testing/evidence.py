@@ -41,7 +41,8 @@ class Evidence:
         explore: whether there is a rule to be tested; JAX's derivative of a function without rules is the reference.
         large: whether the program takes long to compile.
         iterates: whether it has loops that approach something.
-        adrift: points at which loops do not converge.
+        settles: whether its loops have arrived somewhere at the given point.
+        adrift: points at which they have not.
         rule: the derivative under test in double precision.
         native_rule: its jaxpr in the function's own dtypes.
         by_differences: whether these alone are the reference.
@@ -63,6 +64,7 @@ class Evidence:
     large: bool
     probes: Probes
     iterates: bool
+    settles: bool
     adrift: set[int]
     measurement: Any
     by_differences: bool

@@ -93,7 +93,7 @@ class Examination:
         explore = closed is None or bool(user_rules(closed)) or subject.kind == "tape" or subject.own_vjp is not None
         probes = Probes(subject.leaves, subject.outputs, seed, explore=explore, domains=domains)
         value = measurement = None
-        iterates, adrift = False, set[int]()
+        iterates, adrift = False, None
         if closed is not None:
             value = Precise(closed)
             iterates, adrift = follow(value, probes.points, explore=explore)
@@ -114,7 +114,8 @@ class Examination:
             large=closed is not None and sum(1 for _ in equations(closed.jaxpr)) > LARGE,
             probes=probes,
             iterates=iterates,
-            adrift=adrift,
+            adrift=adrift or set(),
+            settles=adrift is not None,
             measurement=measurement,
             by_differences=closed is None,
         )
@@ -205,6 +206,8 @@ class Examination:
                 begin=lambda _: None,
                 others=False,
             )
+            if evidence.settles and not exam.evidence.settles:
+                continue  # a loop that arrives nowhere any more: nobody means that
             exam.run()
             for finding in exam.findings:
                 if finding.verdict == "fail" and finding.kind == "first":
@@ -230,6 +233,8 @@ class Examination:
             evidence.measurement.believed = _believed(evidence, rule)
         if not evidence.iterates:
             evidence.probes.mark(rule, evidence.value_jaxpr)
+            if evidence.settles:
+                evidence = self._know(adrift=follow(evidence.value, evidence.probes.points, explore=True)[1] or set())
         same = all(x.dtype == t.dtype for x, t in zip(subject.leaves, evidence.traced, strict=True))
         native_rule = rule.closed if same else jaxapi.trace(pulled, *subject.leaves, *subject.outputs)[0]
         self._know(rule=rule, native_rule=native_rule)
@@ -380,12 +385,12 @@ def _suspects(evidence: Evidence, pairs: Sequence[int]) -> list[Suspect]:
             with np.errstate(invalid="ignore", divide="ignore"):
                 off = np.abs(g - r)
                 same = (off <= tolerance) | (g == r) | ~np.isfinite(r)  # such a reference convicts nobody: values decide
-                if (
-                    evidence.probes.pairs[b].point >= FAR and evidence.probes.pairs[b].point != evidence.probes.bent
-                ):  # how exact an approximation is there is not the question
+                point = evidence.probes.pairs[b].point
+                if point >= FAR and point != evidence.probes.bent:  # how exact an approximation is there is not the question
                     same |= (off <= 1e-3 * np.abs(r)) | ~np.isfinite(g)
                 if evidence.probes.pairs[b].why == MINUTE:  # nor is how many digits a formula loses there
                     same |= ~(np.abs(g - evidence.measured["g"][k][2 * b + 1]) <= 1e-3 * off)
+                    same |= (np.abs(g) < np.abs(r)) & (np.abs(r - g) < np.abs(r))  # nor by how much an epsilon damps what is as small
                 ratio = np.where(same, 0.0, np.nan_to_num(off / np.maximum(tolerance, 1e-300), nan=np.inf, posinf=np.inf))
             if not np.all(same):
                 suspects.append(Suspect(b, k, ~same, ratio))

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tape.testing.evidence import Evidence
-from tape.testing.findings import Finding, Suspect, fail
-from tape.testing.judgement import is_refuted
-from tape.testing.marks import scale_of
+from tape.testing.findings import Finding, Note, Suspect, fail
+from tape.testing.judgement import ROUND, is_refuted
+from tape.testing.marks import SPECIAL, ZERO, scale_of
 
 AROUND = 1e-3  # relative to an element's size
 NEAR = 1e-2  # relative; how far a smooth reference moves on the way there
@@ -17,7 +17,7 @@ RIGHT = 1e-4  # relative
 
 
 def judge_isolated(evidence: Evidence, pairs: Sequence[int]) -> Iterator[Finding]:
-    """Find an element of a gradient that is right on both sides of a point and wrong on it; what is not finite there convicts nobody."""
+    """Find an element of a gradient that is right all round a point and wrong on it; what is not finite there convicts nobody."""
     rs, gs = evidence.measured["r"], evidence.measured["g"]
     usual = [np.sqrt(np.mean(np.abs(r[0]) ** 2)) if r[0].size else 0.0 for r in rs]
     for b in pairs:
@@ -28,8 +28,8 @@ def judge_isolated(evidence: Evidence, pairs: Sequence[int]) -> Iterator[Finding
             continue
         x, ct = evidence.at(b)
         rng = np.random.default_rng(evidence.seed)
-        by = [AROUND * scale_of(a) * rng.uniform(0.3, 1, a.shape) * rng.choice([-1, 1], a.shape) for a in x]
-        around = evidence.one_by_one([([a + t * d for a, d in zip(x, by, strict=True)], ct) for t in (1, -1, 2, -2)])
+        points = [[a + AROUND * scale_of(a) * rng.uniform(-1, 1, a.shape) for a in x] for _ in range(ROUND)]
+        around = evidence.one_by_one([(point, ct) for point in points])
         for k, apart in enumerate(bad):
             r, g = around["r"][k], around["g"][k]
             with np.errstate(invalid="ignore"):

@@ -213,7 +213,7 @@ class Probes:
         """Return a dense direction, scaled by the point; ``only``: for one argument alone."""
         directions = []
         for k, x in enumerate(self.points[point]):
-            v = self._like(np.zeros(x.shape)) * scale_of(x)
+            v = self._like(np.zeros(x.shape)) * np.where(x == 0, scale_of(x), np.abs(x))  # beside large elements, too
             if np.iscomplexobj(x):
                 v = v * np.exp(1j * self._rng.uniform(0, 6, x.shape))
             if _symmetric(x):  # as its neighbours are: some functions read one triangle alone

@@ -164,6 +164,16 @@ RIGHT = {
         lambda ct, x: (ct * jnp.where(x == 0, 0.0, (jnp.cos(x) - jnp.sin(x) / x) / x),),
         (X,),
     ),
+    "ties and edges at once": (
+        lambda x, y: jnp.mean(jnp.abs(jnp.sort(x) - jnp.sort(y))),
+        lambda ct, x, y: (
+            jnp.zeros_like(x).at[jnp.argsort(x)].set(ct / x.size * jnp.sign(jnp.sort(x) - jnp.sort(y))),
+            jnp.zeros_like(y).at[jnp.argsort(y)].set(ct / x.size * jnp.sign(jnp.sort(y) - jnp.sort(x))),
+        ),
+        (np.float32([0.37, -0.53, 0.45, 0.49, -0.32]), np.float32([-0.34, 0.26, 1.18, -1.29, 0.59])),
+    ),
+    "what JAX loses to rounding near zero": (lambda x: x - jnp.tanh(x), lambda ct, x: (ct * jnp.tanh(x) ** 2,), (X,)),
+    "an epsilon beside what is as small": (jnp.linalg.norm, lambda ct, x: (ct * x / (jnp.linalg.norm(x) + 1e-8),), (X,)),
     "no slope where there is none": (jnp.linalg.norm, lambda ct, x: (ct * x / jnp.maximum(jnp.linalg.norm(x), 1e-30),), (X,)),
     "where a root ends": (
         lambda x, y: jnp.sqrt(jnp.abs(x - y)),
