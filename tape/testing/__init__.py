@@ -4,7 +4,7 @@ The way of a check: ``checking`` is what users call. ``subject`` makes a functio
 ``probes`` chooses points (``marks``: those where branches meet), cotangents and directions, and ``examination`` asks one question
 after another, each in a module of its own, which reads the ``evidence`` so far and yields its findings: ``steadiness``,
 ``structure``, ``native`` (the function's own dtypes, call after call), ``linearity``, ``transformed`` (forward mode, ``vmap``),
-``others`` (``variants``: other ``sizes``, ``integers`` and masks), ``second``.
+``others`` (``variants``: other ``sizes``, ``integers`` and masks, ``axes``), ``second``.
 What they compare is measured in double precision by ``measurement`` (or ``untraced``), with ``precise``, which evaluates jaxprs without
 their rules, and ``executables``, which compiles and keeps the programs. Where two derivatives differ, ``judgement`` asks the function's
 values, by ``differences`` or ``analytic``, and ``accuracy`` what rounding explains; ``findings`` are put into words by ``diagnosis``,

@@ -211,7 +211,12 @@ class Examination:
             exam.run()
             for finding in exam.findings:
                 if finding.verdict == "fail" and finding.kind == "first":
-                    message = f"right as given, wrong for {variant.text}: {diagnosed(exam.evidence, finding)}"
+                    pattern = diagnosed(exam.evidence, finding)
+                    if variant.noted:
+                        gradient = f"the gradient of {evidence.subject.names[finding.argument or 0]} for {variant.text}"
+                        yield Note(f"{gradient}: {pattern}; this counts as wrong only if the rule is meant for that, too")
+                        return
+                    message = f"right as given, wrong for {variant.text}: {pattern}"
                     yield dataclasses.replace(finding, kind="variant", message=message, pair=None)
                     return
 

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+from tape.testing.axes import other_axes
 from tape.testing.evidence import Evidence
 from tape.testing.executables import signature
 from tape.testing.integers import other_integers
@@ -28,7 +29,7 @@ def odd_ones(evidence: Evidence) -> Iterator[Variant]:
     if key in seen:
         return
     right = True
-    for part in (other_integers, other_sizes):
+    for part in (other_integers, other_sizes, other_axes):
         for variant in part(evidence):
             right = False
             yield variant

@@ -185,7 +185,7 @@ def _odd_lengths(said: dict[int, tuple[list[str], list[float]]], n: int) -> list
         with np.errstate(invalid="ignore"):
             slopes = (rows - np.array(said[n][1])) / (np.array(alike)[:, None] - n)
             usual = np.median(slopes, axis=0)
-            off = ~((np.abs(slopes - usual) <= 1e-6 * (np.abs(usual) + 1e-6)) | np.isnan(slopes))
+            off = ~((np.abs(slopes - usual) <= 1e-6 * (np.abs(usual) + 1e-6)) | np.isnan(slopes) | (slopes == 0))
         off &= np.mean(off, axis=0) < MAJOR
         for m, row in zip(alike, off, strict=True):
             if row.any():

@@ -33,7 +33,7 @@ Axis = tuple[int, int]  # the number of an array, and of an axis
 class Variant:
     """Other arguments of a subject, in words, with its jaxprs there.
 
-    ``grown`` has the axes that grew together, with how many elements were given.
+    ``grown`` has the axes that grew together, with how many elements were given; ``noted`` says that a rule may not be meant for it.
     """
 
     text: str
@@ -41,6 +41,7 @@ class Variant:
     value: Any
     rule: Any
     grown: list[dict[Axis, int]]
+    noted: bool = False
 
 
 def made(evidence: Evidence, text: str, leaves: list[Any], grown: list[dict[Axis, int]]) -> Variant | None:

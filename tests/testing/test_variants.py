@@ -115,6 +115,32 @@ WRONG = {  # with what the report says
         (FIVE, np.array([4, 0, 2])),
         "wrong for repeated integers [4, 2, 2]",
     ),
+    "a length of every fourth": (
+        lambda: ruled(jnp.sin, lambda kept, ct: (ct * jnp.cos(kept[0]) * (2.0 if kept[0].size % 4 == 0 else 1.0),)),
+        (FIVE,),
+        "wrong for argument 0 of shape (4,): 2x too large",
+    ),
+    "an axis more": (
+        lambda: ruled(jnp.sin, lambda kept, ct: (ct * jnp.cos(kept[0]) * (1 if kept[0].ndim < 3 else 2),)),
+        (A,),
+        "wrong for argument 0 of shape (2, 3, 3): 2x too large",
+    ),
+    "an axis less": (
+        lambda: ruled(jnp.sin, lambda kept, ct: (ct * jnp.cos(kept[0]) * (1 if kept[0].ndim else 2),)),
+        (X,),
+        "wrong for argument 0 of shape (): 2x too large",
+    ),
+    "an axis more of rows": (
+        lambda: ruled(
+            lambda x, w: x @ w,
+            lambda kept, ct: (
+                ct @ kept[1].T,
+                kept[0].T @ ct if ct.ndim < 3 else jnp.mean(jnp.swapaxes(kept[0], 1, 2) @ ct, 0),
+            ),
+        ),
+        (A, A[:, :2]),
+        "wrong for argument 0 of shape (4, 3, 3): divided by the size 4 of axis 0",
+    ),
     "an index beyond the end that is clipped": (
         lambda: ruled(lambda x, i: jnp.take(x, i, mode="clip"), lambda kept, ct: (jnp.zeros_like(kept[0]).at[kept[1]].add(ct), None)),
         (X, np.array([0, 2, 0])),
@@ -224,6 +250,28 @@ def test_what_is_wrong_for_other_arguments_is_found(name):
 def test_what_is_meant_for_some_arguments_is_not_blamed(name):
     make, args = RIGHT[name]
     assert check_custom_vjp(make(), *args, order=1).verdict == "pass"
+
+
+def test_one_formula_for_the_given_number_of_axes_is_noted():
+    softmax = ruled(jax.nn.softmax, lambda kept, ct: ((p := jax.nn.softmax(kept[0])) * (ct - jnp.sum(p * ct, axis=1, keepdims=True)),))
+    report = check_custom_vjp(softmax, A, order=1)
+    assert report.verdict == "pass"
+    assert "the gradient of argument 0 for argument 0 of shape (2, 3, 3): " in " ".join(report.notes)
+    assert not check_custom_vjp(softmax, A, order=1, others=False).notes
+
+
+def test_a_loop_that_arrives_nowhere_at_other_sizes_is_not_blamed():
+    def equilibrium(w, b):
+        return jax.lax.fori_loop(0, 60, lambda i, z: jnp.tanh(0.3 * w @ z + b), jnp.zeros_like(b))
+
+    def back(kept, ct):
+        w, b = kept
+        z = equilibrium(w, b)
+        u = (1 - z * z) * jnp.linalg.solve((jnp.eye(b.size) - 0.3 * (1 - z * z)[:, None] * w).T, ct)
+        return 0.3 * jnp.outer(u, z), u
+
+    w, b = (np.random.default_rng((7, 0, *shape)).normal(size=shape).astype("float32") for shape in ((3, 3), (3,)))
+    assert check_custom_vjp(ruled(equilibrium, back), w, b, order=1).verdict == "pass"
 
 
 def test_a_pullback_that_somebody_wrote_is_tried_at_other_sizes():
