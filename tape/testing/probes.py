@@ -22,6 +22,7 @@ FAR = 4  # the number of the first point that is not of the given size: further 
 BENT = 1e-2  # relative to an element's size; what is added to a point to take its symmetry away
 LONE = 4  # cotangents with one element that is not zero, beside those of the first and the last one
 CLOSE = 0.1  # relative; how far round a lone number its domain is taken for granted
+UNEVEN = 1e-4  # how much smaller the last element of a cotangent is than the first
 MANY = 1 << 16  # outputs: of more, only the plainest cotangents are tried
 
 finfo: Any = jnp.finfo
@@ -115,6 +116,8 @@ class Probes:
             for i in inner if len(inner) <= LONE else np.random.default_rng(seed).choice(inner, LONE, replace=False):
                 self._pair(0, self._add(self._lone(i, 1.0)), f"a cotangent for element {i} of the outputs alone")
             self._pair(0, self._add([np.ones_like(c) for c in self.cotangents[c0]]), "the cotangent of ones")
+            uneven = [c * np.geomspace(1, UNEVEN, c.size).reshape(c.shape) for c in self.cotangents[c1]]
+            self._pair(0, self._add(uneven), "a cotangent of elements of all sizes")
             for why, cotangent in self._sparse(self.cotangents[c0], np.random.default_rng(seed + 3)):
                 self._pair(0, self._add(cotangent), why)
 

@@ -19,7 +19,7 @@ from tape.graph.segment import Handle
 from tape.programs.program import look
 from tape.transforms import jvp as tape_jvp
 from tape.transforms import vjp as tape_vjp
-from tape.variables.variable import constant
+from tape.variables.variable import Variable, constant
 
 
 def is_inexact(x: object) -> bool:
@@ -148,7 +148,16 @@ class Subject:
                 self.first, shapes = jaxapi.trace(self._arrays, *self.leaves)
         except Exception:  # noqa: BLE001 - it may look at values; if it is wrong, the call raises what the user would see
             shapes = self._tried(lambda: self._arrays(*self.leaves))
+            if self.kind == "jax" and self._takes_variables():
+                self.kind = "tape"  # JAX differentiates nothing that looks at values
         return list(shapes)
+
+    def _takes_variables(self) -> bool:
+        """Tell whether a function that is written in methods and operators makes Variables of Variables."""
+        try:
+            return any(isinstance(y, Handle) for y in self._call([Variable(x) for x in self.leaves]))
+        except Exception:  # noqa: BLE001 - it calls JAX
+            return False
 
     def _tried(self, run: Callable[[], Any]) -> Any:
         try:

@@ -506,6 +506,17 @@ def test_a_large_program_says_what_was_left_out(monkeypatch):
     assert re.search(r"not checked: \d+ of 16 repeated calls, all ways of batching it but one", " ".join(str(report).split()))
 
 
+def test_arguments_of_many_sizes_are_stepped_each_by_its_own():
+    assert check_gradients(jax.scipy.special.gammaln, np.float32([1e-3, 1, 1e3, 1e6]), order=1).verdict == "pass"
+
+
+def test_a_function_in_methods_that_looks_at_values_belongs_to_the_tape():
+    report = check_gradients(lambda x: x * x if float(x.sum()) > 0 else 2 * x, np.float32([0.7, 1.2]), order=1)
+    assert report.verdict == "pass"
+    with pytest.raises(GradientMismatch):
+        check_gradients(lambda x: x.detach() * x if float(x.sum()) > 0 else 2 * x, np.float32([0.7, 1.2]), order=1)
+
+
 @pytest.mark.parametrize("wrong", [1.01, 2.0])
 @pytest.mark.parametrize("share", [1e-5, 1e-7])
 def test_an_argument_with_a_small_share_of_the_value(share, wrong):

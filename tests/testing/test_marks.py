@@ -34,6 +34,7 @@ COTANGENTS = {  # which a rule may take for another case, with the words that na
     "half of the elements": (lambda ct: nonzero(ct) == 6, TABLE, "for 6 elements of the outputs alone"),
     "all elements but one": (lambda ct: nonzero(ct) == ct.size - 1, X, "for 4 elements of the outputs alone"),
     "negative": (lambda ct: jnp.all(ct < 0), X, "a negative cotangent"),
+    "of very different sizes": (lambda ct: jnp.abs(ct) < 1e-3 * jnp.max(jnp.abs(ct)), X, "a cotangent of elements of all sizes"),
     "one column": (
         lambda ct: (jnp.sum(jnp.any(ct != 0, 0)) == 1) & (nonzero(ct) > 1),
         TABLE,
