@@ -19,7 +19,7 @@ from tape.testing.diagnosis import diagnosed
 from tape.testing.evidence import Evidence, finest
 from tape.testing.executables import Program
 from tape.testing.findings import Finding, Item, LeftOut, Note, Suspect, Vote, fail, infinite
-from tape.testing.isolation import judge_isolated
+from tape.testing.isolation import judge_isolated, note_beyond, note_not_finite
 from tape.testing.judgement import ask_values, judge
 from tape.testing.linearity import check_linear
 from tape.testing.marks import MINUTE
@@ -280,7 +280,8 @@ class Examination:
             self._hear(judge_isolated(evidence, alone))
         wrong = {f.argument for f in self.findings}
         beyond = [b for b in beyond if b not in alone]
-        self._hear(_beyond(evidence, [s for s in _suspects(evidence, beyond) if s.argument not in wrong]))
+        self._hear(note_beyond(evidence, [s for s in _suspects(evidence, beyond) if s.argument not in wrong]))
+        self._hear(note_not_finite(evidence) if evidence.explore and not self._failed else ())
         if not evidence.explore and not self.findings:
             self._hear(native.check_finite(evidence))
         if evidence.explore and m.believed is not None:
@@ -369,16 +370,6 @@ def _check_values(evidence: Evidence) -> Iterator[Item]:
                 why = evidence.probes.pairs[b].why
                 yield fail(None, "value", f"output {k} changes when the function is differentiated", why=why, expected=y, got=own, pair=b)
                 return
-
-
-def _beyond(evidence: Evidence, suspects: list[Suspect]) -> Iterator[Item]:
-    """Say where rule and JAX differ at points that the user did not give, where the function may not be meant to be used."""
-    for s in {s.argument: s for s in reversed(suspects)}.values():
-        why, at = evidence.probes.pairs[s.pair].why, evidence.probes.points[evidence.probes.pairs[s.pair].point][s.argument]
-        yield Note(
-            f"at {why}, the gradient of {evidence.subject.names[s.argument]} differs from JAX's (for instance at {at[s.bad].flat[0]:.3g}); "
-            "this counts as wrong only if the function is meant to be used there: say so by domain=(low, high)"
-        )
 
 
 def _suspects(evidence: Evidence, pairs: Sequence[int]) -> list[Suspect]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -39,3 +40,27 @@ def judge_isolated(evidence: Evidence, pairs: Sequence[int]) -> Iterator[Finding
             if np.any(wrong & smooth) or (np.any(wrong) and is_refuted(evidence, Suspect(b, k, wrong, wrong * 1.0))):
                 yield fail(k, "first", "", **evidence.details(k, b))
                 return
+
+
+def note_not_finite(evidence: Evidence) -> Iterator[Note]:
+    """Say where a rule is not finite at a number alone, and JAX's derivative is: the function may not be meant to be used there."""
+    for k, b in itertools.product(range(len(evidence.traced)), evidence.seen):
+        r, g = evidence.measured["r"][k][2 * b], evidence.measured["g"][k][2 * b]
+        lost = np.isfinite(r) & ~np.isfinite(g)
+        if evidence.probes.pairs[b].why.startswith((ZERO, SPECIAL)) and lost.any():
+            at = evidence.at(b)[0][k][lost].flat[0]
+            gradient = (
+                f"the gradient of {evidence.subject.names[k]} is {g[lost].flat[0]:.3g} at {at:.3g}, where JAX's is {r[lost].flat[0]:.3g}"
+            )
+            yield Note(f"{gradient}; this counts as wrong only if that is given")
+            return
+
+
+def note_beyond(evidence: Evidence, suspects: list[Suspect]) -> Iterator[Note]:
+    """Say where rule and JAX differ at points that the user did not give, where the function may not be meant to be used."""
+    for s in {s.argument: s for s in reversed(suspects)}.values():
+        why, at = evidence.probes.pairs[s.pair].why, evidence.probes.points[evidence.probes.pairs[s.pair].point][s.argument]
+        yield Note(
+            f"at {why}, the gradient of {evidence.subject.names[s.argument]} differs from JAX's (for instance at {at[s.bad].flat[0]:.3g}); "
+            "this counts as wrong only if the function is meant to be used there: say so by domain=(low, high)"
+        )

@@ -18,6 +18,7 @@ NAMED = 16  # constants of a program
 OTHERS = 3  # of such that are beyond the bounds, of each argument and sign
 POINTS = 12  # of special values
 
+ZERO = "a point with a zero"
 SPECIAL = "a point of special values"
 EDGE = "a point at the edge of a condition of the rule"
 TINY = 1e-9  # what rules that guard against a division by zero take for zero
@@ -52,7 +53,7 @@ def marked(given: Arrays, bounds: list[Interval]) -> dict[str, Arrays]:
         eyes = [np.eye(len(x)) if x.ndim == 2 and x.shape[0] == x.shape[1] else None for x in given]
         points["a point with a diagonal matrix"] = [x if eye is None else x * eye for x, eye in zip(given, eyes, strict=True)]
         points["a point with the identity matrix"] = [x if eye is None else eye for x, eye in zip(given, eyes, strict=True)]
-    points["a point with a zero"] = [_with_zero(x) for x in given]
+    points[ZERO] = [_with_zero(x) for x in given]
     points["a point of whole numbers"] = [np.round(x) for x in given]
     points["a point that is zero"] = [0 * x for x in given]
     for which, sign in (("positive", 1.0), ("negative", -1.0)):

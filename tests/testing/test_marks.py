@@ -190,6 +190,13 @@ def test_what_is_right_where_it_can_be_is_not_blamed(name):
     assert check_gradients(ruled(primal, backward), *args, order=1).verdict == "pass"
 
 
+def test_a_rule_that_is_not_finite_at_zero_is_noted():
+    slope = ruled(lambda x: jnp.sinc(x / jnp.pi), lambda ct, x: (ct * (jnp.cos(x) - jnp.sin(x) / x) / x,))
+    report = check_gradients(slope, X, order=1)
+    assert report.verdict == "pass"
+    assert "the gradient of argument 0 is nan at 0, where JAX's is" in " ".join(report.notes)
+
+
 def gap(x, y):
     return x * x - 2 * y * x
 
