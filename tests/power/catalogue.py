@@ -7,6 +7,7 @@ from tests.power import (  # noqa: F401 - each enters its cases when it is impor
     right_given,
     right_kinks,
     wrong_arguments,
+    wrong_axes,
     wrong_branches,
     wrong_company,
     wrong_edges,
