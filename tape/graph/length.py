@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tape.graph.kinds import differentiable
-from tape.graph.repeats import SHORT, repeats
+from tape.graph.repeats import Repeat, repeats, written_out
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,7 +96,7 @@ class Length:
         length.bytes += sum([line.kernel.bytes for line in lines])
         length.size += len(lines)
         if length.size > SEGMENT_LIMIT:
-            length.size -= sum(repeat.saved for repeat in repeats([line.kernel for line in lines], _TWICE) if repeat.period > SHORT)
+            length.size -= sum(repeat.saved for repeat in _loops([line.kernel for line in lines]))
         length._turns, length._known, length._looked = None, depth, depth
         length.full = length._is_full(depth)
         return length
@@ -112,7 +112,7 @@ class Length:
             state = state.parent
         line.reverse()
         self._looked = depth
-        repeated = [repeat for repeat in repeats(line, _TWICE) if repeat.period > SHORT]
+        repeated = _loops(line)
         if not repeated:
             return
         self.size -= sum(repeat.saved for repeat in repeated)
@@ -122,6 +122,13 @@ class Length:
         if len(rest) < last.period and tuple(rest) == turn[: len(rest)]:
             self._turns = _Turns(turn, self._known + last.start)
         self._known = depth
+
+
+def _loops(kernels: list[Any]) -> list[Repeat]:
+    """Return the repeats of some entries' kernels that become loops of programs."""
+    return [
+        repeat for repeat in repeats(kernels, _TWICE) if not written_out(kernels[repeat.start : repeat.start + repeat.period], repeat.turns)
+    ]
 
 
 def bytes_of(aval: Any) -> int:

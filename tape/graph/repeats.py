@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 LEAST = 3  # times
 SAVED = 24  # symbols that a repeat must save
-SHORT = 8  # symbols; XLA fuses turns of loops so short where they are written out, and each would be a turn of its own otherwise
+SHORT = 8  # symbols
+MANY = 300  # symbols; a loop of so many compiles in half a second where XLA fuses it
 _SHORTER = 6  # symbols: of periods up to it, multiples are met first
 _FACTOR = 0x9E3779B97F4A7C15  # of a polynomial, modulo 2**64
 _TRIES = 8
@@ -64,6 +65,20 @@ def repeats(symbols: Sequence[Hashable], least: int = LEAST) -> list[Repeat]:
             disjoint.append(best)
             i = best.end
     return disjoint
+
+
+def fused(turn: Sequence[Any]) -> bool:
+    """Tell of a loop's kernels whether XLA fuses its turns where they are written out."""
+    return len(turn) <= SHORT and all(kernel.picks for kernel in turn)
+
+
+def written_out(turn: Sequence[Any], turns: int) -> bool:
+    """Tell of a loop's kernels whether it is best written out, not one of XLA's: its turns are fused, and there are not too many.
+
+    Products of matrices and sums are not fused, and take the longer to compile the more there are: a recurrent network of 200 steps, five
+    entries each, took 7 s, and takes 0.7 as a loop; one that divides by a norm in each of 50 steps took 17 s.
+    """
+    return turns * len(turn) <= MANY and fused(turn)
 
 
 def _windows(line: list[int]) -> list[int]:

@@ -112,11 +112,12 @@ def test_a_value_is_looked_at_without_running_again():
 
 def test_segments_are_bounded_and_compile_once():
     x = tape.Variable(A)
+    order = np.random.default_rng(0).integers(3, size=3000).tolist()  # no loop: that would be one program
 
     def loop():
         y = x
-        for _ in range(3000):
-            y = y * 1.0
+        for i in order:
+            y = y * 1.0 if i == 0 else y / 1.0 if i == 1 else y - 0.0
         return y
 
     for _ in range(8):  # where a segment ends at its numbers, the last one of a loop comes back after eight runs

@@ -394,10 +394,13 @@ def test_weights_of_layers(scale, monkeypatch):
             assert len(turns._BODIES) == before
 
 
+SLOW = Op("slow", lambda x: jnp.stack([x[:2].sum(), x[1:].max(), x.sum()]))
+
+
 @pytest.mark.parametrize("slow", [False, True])
 def test_what_would_take_long_to_compile_is_a_loop(slow):
     """The operations of a turn are small, and there are few of them: what they take to compile decides."""
-    kind = Op("part", (lambda x: jnp.stack([x[:2].sum(), x[1:].max(), x.sum()])) if slow else jnp.sin)
+    kind = SLOW if slow else Op("part", jnp.sin)
     w = Writer(0)
     x, other = w.array(), w.array()
     for _ in range(20):
@@ -410,4 +413,35 @@ def test_what_would_take_long_to_compile_is_a_loop(slow):
     assert (found is not None) is slow
     assert (len(rolling.written(w.entries)) < len(w.entries)) is slow
     if slow:
+        agree(found(*w.leaves), plain(w))
+
+
+NORMED = Op("normed", lambda x: x / jnp.sqrt((x * x).sum() + 1))
+
+
+def short_turns(case):
+    """Write a loop of turns of two entries, and what reads their results turn by turn."""
+    w = Writer(0)
+    x, other = w.array(), w.array()
+    rows = []
+    for _ in range(200 if case == "many" else 40):
+        (x,) = w.entry("normed", x, op=NORMED) if case == "sums" else w.entry("sin", x)
+        (x,) = w.entry("mul", x, other)
+        rows.append(x)
+    if case == "swept":
+        for row in reversed(rows):
+            (x,) = w.entry("slow", *w.entry("mul", x, row), op=SLOW)
+    return w.written([x])
+
+
+@pytest.mark.parametrize(("case", "loops"), [("fused", 0), ("sums", 1), ("many", 1), ("swept", 2)])
+def test_short_turns_are_written_out_only_where_xla_fuses_them(case, loops, monkeypatch):
+    monkeypatch.setattr(rolling, "MANY", 0)
+    monkeypatch.setattr(rolling, "FEW", 0)
+    w = short_turns(case)
+    found = rolling.rolled(w.entries, w.slots, w.keep, w.leaves)
+    assert (found is not None) is (loops > 0)
+    if found is not None:
+        ((function, arguments),) = found.compiling(w.leaves)
+        assert str(function.trace(*arguments).jaxpr).count("= scan[") == loops
         agree(found(*w.leaves), plain(w))
