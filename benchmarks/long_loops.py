@@ -26,7 +26,8 @@ from tape.terminal.progress import working_on
 
 __all__ = ["WORKLOADS", "long_loops"]
 
-STEPS = 8  # after which the tape's programs are there
+STEPS = 8  # after which most of the tape's programs are there,
+SETTLED = 3.0  # and seconds after which the others are
 Body = Callable[[Any, Any, Any, Any, Any], Any]
 
 
@@ -67,7 +68,7 @@ def _runge_kutta(numpy: Any, _: Any, x: Any, shared: Any, __: Any) -> Any:
 
 
 def _solving(steps: int) -> Callable[[np.random.Generator], tuple[Any, list[Any], list[Any]]]:
-    return lambda rng: (normal(rng, 1000, scale=1.0), [np.float32(1.3), normal(rng, 1000, scale=1.0)], [()] * steps)
+    return lambda rng: (normal(rng, 1000, scale=1.0), [np.float32(1.3), np.abs(normal(rng, 1000, scale=1.0))], [()] * steps)
 
 
 def _lstm(numpy: Any, nn: Any, carried: Any, shared: Any, x: Any) -> Any:
@@ -83,6 +84,24 @@ def _lstm(numpy: Any, nn: Any, carried: Any, shared: Any, x: Any) -> Any:
 def _sequence(rng: np.random.Generator) -> tuple[Any, list[Any], list[Any]]:
     zeros = np.zeros((8, 32), np.float32)
     return (zeros, zeros), [normal(rng, 64, 128), normal(rng, 128, scale=0.1)], [normal(rng, 8, 32, scale=1.0) for _ in range(100)]
+
+
+def _recurrent(numpy: Any, _: Any, h: Any, shared: Any, x: Any) -> Any:
+    inner, outer, bias = shared
+    return numpy.tanh(h @ inner + x @ outer + bias)
+
+
+def _normed(numpy: Any, _: Any, h: Any, shared: Any, x: Any) -> Any:
+    h = numpy.tanh(h * shared[0] + x)
+    return h / numpy.sqrt((h * h).sum(-1, keepdims=True) + 1)
+
+
+def _short_turns(steps: int, width: int, *shapes: tuple[int, ...]) -> Callable[[np.random.Generator], tuple[Any, list[Any], list[Any]]]:
+    def make(rng: np.random.Generator) -> tuple[Any, list[Any], list[Any]]:
+        shared = [normal(rng, *shape, scale=0.1) for shape in shapes]
+        return np.zeros((4, 32), np.float32), shared, [normal(rng, 4, width, scale=1.0) for _ in range(steps)]
+
+    return make
 
 
 def _block(numpy: Any, nn: Any, x: Any, _: Any, own: Any) -> Any:
@@ -108,11 +127,15 @@ def _blocks(rng: np.random.Generator) -> tuple[Any, list[Any], list[Any]]:
     return normal(rng, 4, 32, n, scale=1.0), [], [(*(normal(rng, *s) * np.float32(0.3) for s in shapes), ones, ones) for _ in range(48)]
 
 
+RECURRENT = (32, 32), (8, 32), (32,)
 LOOPS = {
     "Runge-Kutta, 50 steps": Loop(_runge_kutta, _solving(50)),
     "Runge-Kutta, 30 steps, twice": Loop(_runge_kutta, _solving(30), second=True),
     "Runge-Kutta, 5000 steps": Loop(_runge_kutta, _solving(5000), long=True),
     "LSTM, 100 steps": Loop(_lstm, _sequence, unrolled=True),
+    "recurrent network, 200 steps": Loop(_recurrent, _short_turns(200, 8, *RECURRENT), unrolled=True, long=True),
+    "recurrent network, 60 steps, twice": Loop(_recurrent, _short_turns(60, 8, *RECURRENT), second=True),
+    "a norm in each of 50 steps": Loop(_normed, _short_turns(50, 32, (32,))),
     "48 transformer blocks": Loop(_block, _blocks, trains=True, unrolled=True, long=True),
 }
 WORKLOADS = frozenset(LOOPS)
@@ -174,6 +197,7 @@ def _measure(name: str, loop: Loop, effort: Effort) -> tuple[dict[str, Any], dic
         steps["jax.jit"] = _jax_step(loop, *data, scanned=False)
     spent, found = {}, {}
     for system, step in steps.items():
+        until = time.perf_counter() + SETTLED
         started = time.process_time()
         for _ in range(STEPS):
             results = jax.block_until_ready(step())
@@ -181,6 +205,8 @@ def _measure(name: str, loop: Loop, effort: Effort) -> tuple[dict[str, Any], dic
         jax.block_until_ready(step())
         spent[system] = max(several - started - STEPS * (time.process_time() - several), 1e-9)
         found[system] = [np.asarray(r) for r in results]
+        while time.perf_counter() < until:
+            jax.block_until_ready(step())
     for system in ("tape", *found):
         agree(found[system], found["lax.scan"], f"{name}: {system}")
     return interleave({system: (step, jax.block_until_ready) for system, step in steps.items()}, effort), spent
