@@ -164,11 +164,12 @@ def test_numbers_are_put_on_the_device_once(monkeypatch):
 
 def test_a_segment_ends_before_its_numbers_are_too_many_for_the_compiler():
     x = tape.Variable(np.ones(4, np.float32))
+    divides = np.random.default_rng(0).integers(2, size=600).tolist()  # in a loop of the program they are one array
 
     def loop():
         y = x
         for i in range(600):  # over 500 numbers in one loop of four elements took the compiler all memory
-            y = y * (1 + i * 1e-6)
+            y = y / (1 / (1 + i * 1e-6)) if divides[i] else y * (1 + i * 1e-6)
         return y
 
     tape.stats().reset()
