@@ -72,6 +72,15 @@ class Rolled:
         writing.straight(done, len(self._flow.entries))
         return [writing.value(slot) for slot in self._flow.keep]
 
+    def called(self, name: str, inputs: Sequence[Any]) -> Sequence[Any]:
+        """Return the values that are kept for inputs of a JAX transformation, which takes it as one call."""
+
+        def whole(*arguments: Any) -> Sequence[Any]:
+            return self.run(*arguments)
+
+        whole.__name__ = name
+        return jax.jit(whole)(*self.arguments(inputs))  # type: ignore[no-any-return]
+
     def call(self, inputs: Sequence[int]) -> Call:
         """Return the call of it, compiled, on some slots."""
         compiled, arguments = jax.jit(self.run), self.arguments
@@ -109,6 +118,15 @@ def rolled(entries: Sequence[Step], slots: Sequence[int], keep: Sequence[int], l
     return Calls(parts, slots, keep, flow)
 
 
+def traced(entries: Sequence[Step], slots: Sequence[int], keep: Sequence[int], leaves: Sequence[Any]) -> Rolled | None:
+    """Return what :func:`rolled` does for values of a JAX transformation, in which it is ``called``; None where nothing is a loop."""
+    if len(entries) < FEW:
+        return None
+    flow = Flow(entries, keep)
+    scans, _ = _chosen(flow, find(flow), dict(zip(slots, leaves, strict=True)), calls=False)
+    return Rolled(flow, scans, slots, leaves) if scans else None
+
+
 def written(entries: Sequence[Step]) -> list[Step]:
     """Return about the entries that the program of some is made of: of what repeats, one turn."""
     kept = list(entries)
@@ -121,10 +139,10 @@ def written(entries: Sequence[Step]) -> list[Step]:
     return kept
 
 
-def _chosen(flow: Flow, loops: Sequence[Loop], leaves: dict[int, Any]) -> tuple[list[Loop], list[Loop]]:
+def _chosen(flow: Flow, loops: Sequence[Loop], leaves: dict[int, Any], *, calls: bool = True) -> tuple[list[Loop], list[Loop]]:
     """Return the loops that become XLA's, and those whose turns are called."""
     costs = Costs(flow, loops, [slot for slot, leaf in leaves.items() if is_scalar(leaf)])
-    together = all(on_one_device(leaf) for leaf in leaves.values())
+    together = calls and all(on_one_device(leaf) for leaf in leaves.values())
     many = _is_long(flow.entries)
     scans, called, left = [], [], []
     for loop in loops:

@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+
 from tape import jaxapi
 from tape.configuration import applying
 from tape.graph.kinds import is_scalar
@@ -15,6 +17,7 @@ from tape.ops import building
 from tape.ops.kernel import Kernel
 from tape.programs.interpretation import evaluate, needed_entries
 from tape.programs.naming import copy, inline
+from tape.programs.rolling import traced
 from tape.statistics import STATS
 
 
@@ -63,6 +66,12 @@ def differentiable_as_recorded(step: Step, cut: frozenset[int]) -> Kernel:
 
 def _merged(entries: Sequence[Step], leaves: dict[int, tuple[Any, Any]], keep: Sequence[int], cut: frozenset[int]) -> Sequence[Any]:
     """Put the jaxprs of entries together into one, and call it on ``leaves``: values, with their shapes and dtypes."""
+    # What a loop carries must have one type; on a mesh, types say where values are, which is seen only as JAX goes through the turns.
+    if jax.sharding.get_abstract_mesh().empty and all(differentiable_as_recorded(step, cut) is step.kernel for step in entries):
+        values = [value for value, _ in leaves.values()]
+        loops = traced(entries, list(leaves), keep, values)
+        if loops is not None:
+            return loops.called("tape", values)
     joined = building.JaxprBuilder()
     atoms: dict[int, Any] = {}
     inputs = []

@@ -383,6 +383,33 @@ def test_long_tapes_are_one_segment():
     assert equations(ours.jaxpr) <= equations(jax.make_jaxpr(jax.grad(chain(jnp)))(X).jaxpr)
 
 
+@pytest.mark.parametrize("stopped", [False, True])
+def test_loops_are_loops_of_the_transformation(stopped):
+    """What is not differentiated as it is recorded is written out: JAX may differentiate the whole."""
+
+    def ours(turns):
+        def fun(w, x):
+            h = x
+            for i in range(turns):
+                if stopped and i == turns - 1:
+                    with tape.no_grad():
+                        h = h + 0 * h
+                h = tnp.tanh(h @ w + x) * (1 + 0.01 * i)
+            return (h * h).sum()
+
+        return tape.grad(fun)
+
+    w = jnp.full((3, 3), 0.1)
+    sizes = [equations(jax.make_jaxpr(ours(turns))(w, X).jaxpr) for turns in (200, 300)]
+    assert (sizes[0] == sizes[1]) is not stopped
+    if not stopped:
+        scales = 1 + 0.01 * jnp.arange(200.0)
+        theirs = jax.grad(lambda w, x: (jax.lax.scan(lambda h, s: (jnp.tanh(h @ w + x) * s, None), x, scales)[0] ** 2).sum())
+        np.testing.assert_allclose(jax.jit(ours(200))(w, X), jax.jit(theirs)(w, X), rtol=1e-5)
+        again = [jax.jit(jax.jacrev(grad))(w, X) for grad in (ours(200), theirs)]  # JAX differentiates our loops
+        np.testing.assert_allclose(*again, rtol=1e-4, atol=1e-5)
+
+
 def test_a_transformation_that_is_over_leaves_nothing_behind_for_the_recorder():
     """Else each segment from then on would begin in the slow way."""
     jax.jit(lambda x: (tape.Variable(x) * 2).sum().value)(X)
