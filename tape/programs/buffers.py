@@ -1,8 +1,9 @@
 """Buffers: small arrays of NumPy are handed to a program in one buffer for each dtype, and taken out of it inside.
 
 To hand one over costs a call of XLA's as much as recording five entries, whatever its size, and to take it out of a buffer inside costs
-next to nothing, as XLA reads it where it is.  Which arguments come that way is settled when the program is made, so that it is never
-compiled again because of them: should an array of JAX come in such a place, it is put into a buffer on its device.
+next to nothing.  XLA is kept from fusing that with what reads it: results are the same to the last bit as those of separate arrays.
+Which arguments come that way is settled when the program is made, so that it is never compiled again because of them: should an array of
+JAX come in such a place, it is put into a buffer on its device.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Buffered(layout.Buffered):
                 start = 0
                 for i in positions:
                     end = start + math.prod(shapes[i])
-                    arguments[i] = lax.reshape(lax.slice(buffer, (start,), (end,)), shapes[i])
+                    arguments[i] = lax.optimization_barrier(lax.reshape(lax.slice(buffer, (start,), (end,)), shapes[i]))
                     start = end
             return fun(*[arguments[i] for i in range(len(arguments))])
 
