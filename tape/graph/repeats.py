@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 LEAST = 3  # times
 SAVED = 24  # symbols that a repeat must save
-SHORT = 8  # symbols
+SHORT = 8  # symbols of a turn that XLA may fuse with the next
 MANY = 300  # symbols; a loop of so many compiles in half a second where XLA fuses it
 _SHORTER = 6  # symbols: of periods up to it, multiples are met first
 _FACTOR = 0x9E3779B97F4A7C15  # of a polynomial, modulo 2**64

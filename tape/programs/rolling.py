@@ -118,7 +118,7 @@ def rolled(entries: Sequence[Step], slots: Sequence[int], keep: Sequence[int], l
     return Calls(parts, slots, keep, flow)
 
 
-def traced(entries: Sequence[Step], slots: Sequence[int], keep: Sequence[int], leaves: Sequence[Any]) -> Rolled | None:
+def rolled_inside(entries: Sequence[Step], slots: Sequence[int], keep: Sequence[int], leaves: Sequence[Any]) -> Rolled | None:
     """Return what :func:`rolled` does for values of a JAX transformation, in which it is ``called``; None where nothing is a loop."""
     if len(entries) < FEW:
         return None

@@ -1,4 +1,4 @@
-"""Running inside a JAX transformation: the jaxprs of the entries' kernels are put together into one, which JAX takes as a single call."""
+"""Running inside a JAX transformation: entries are put together into one jaxpr, loops as loops, which JAX takes as a single call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tape.ops import building
 from tape.ops.kernel import Kernel
 from tape.programs.interpretation import evaluate, needed_entries
 from tape.programs.naming import copy, inline
-from tape.programs.rolling import traced
+from tape.programs.rolling import rolled_inside
 from tape.statistics import STATS
 
 
@@ -69,7 +69,7 @@ def _merged(entries: Sequence[Step], leaves: dict[int, tuple[Any, Any]], keep: S
     # What a loop carries must have one type; on a mesh, types say where values are, which is seen only as JAX goes through the turns.
     if jax.sharding.get_abstract_mesh().empty and all(differentiable_as_recorded(step, cut) is step.kernel for step in entries):
         values = [value for value, _ in leaves.values()]
-        loops = traced(entries, list(leaves), keep, values)
+        loops = rolled_inside(entries, list(leaves), keep, values)
         if loops is not None:
             return loops.called("tape", values)
     joined = building.JaxprBuilder()
