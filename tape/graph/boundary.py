@@ -70,13 +70,16 @@ class Caller(Watcher):
     ``reason`` says why such an array has no derivative, with ``{0}`` for who it is.
     """
 
-    __slots__ = ("_reason", "_recorded", "_who", "looked", "rebinds_names")
+    __slots__ = ("_reason", "_recorded", "_who", "looked", "rebinds_names", "writes")
 
-    def __init__(self, reason: str, who: str = "", *, rebinds_names: bool = False, recorded: bool = True) -> None:
+    def __init__(
+        self, reason: str, who: str = "", *, rebinds_names: bool = False, recorded: bool = True, writes: Handle | None = None
+    ) -> None:
         self._reason = reason
         self._recorded = recorded  # the sweep that calls: otherwise what is recorded in it is its own, to which values are constants
         self._who = who
         self.rebinds_names = rebinds_names
+        self.writes = writes
         self.looked = False  # at a value through which a gradient flows
 
     def take(self, variable: Handle) -> None:
@@ -97,7 +100,7 @@ class Unrecorded(Caller):
     __slots__ = ("_caller",)
 
     def __init__(self, caller: Caller) -> None:
-        super().__init__(caller._reason, caller._who, rebinds_names=caller.rebinds_names, recorded=False)
+        super().__init__(caller._reason, caller._who, rebinds_names=caller.rebinds_names, recorded=False, writes=caller.writes)
         self._caller = caller
         self.looked = caller.looked
 

@@ -62,6 +62,7 @@ class Watcher:
     # -- whose Python runs ------------------------------------------------------------------------------------------
 
     rebinds_names = False  # ``x += y`` makes a new Variable of an argument, as in any function
+    writes: Handle | None = None  # the Variable that ``x += y`` changes in any mode: a gradient, for a hook
 
     def take(self, variable: Handle) -> None:
         """Note that a Variable's value leaves the tape as an array."""

@@ -173,9 +173,9 @@ _LOOKED = (
 )
 
 
-def calling(who: str) -> within:
+def calling(who: str, gradient: Handle | None = None) -> within:
     """While a hook runs, and its result is taken: an array that it made of a value which it looked at has no derivative on the tape."""
-    return within(caller=Caller(_LOOKED, who, recorded=recorded()))
+    return within(caller=Caller(_LOOKED, who, recorded=recorded(), writes=gradient))
 
 
 def replacement(who: str, gradient: Handle, given: object) -> Handle:

@@ -250,6 +250,7 @@ def _call_python(step: Instruction, segment: Segment, operands: list[Any], batch
             return rows(batch, operands, lambda cts: (run_hooks(hooks, cts[0]),))
     entry = step.entry
     assert entry is not None
+    operands = [None if v is None else share(v) for v in operands]  # others may read what it writes into
     if step.calls == "function":
         with naming(segment.state, entry.slots[0], "the backward of"):
             return _call_function(step, segment, operands, batch)
@@ -307,7 +308,7 @@ def _call_function(step: Instruction, segment: Segment, cotangents: list[Any], b
 
 
 def run_hooks(hooks: dict[int, Callable[..., Any]], gradient: Handle | None) -> Any:
-    """Call hooks in the order registered; each may replace the gradient by one of the same shape and dtype."""
+    """Call hooks in the order registered; each may replace the gradient by one of the same shape and dtype, or write into it."""
     if gradient is None:
         return None
     for key in list(hooks):
@@ -315,8 +316,9 @@ def run_hooks(hooks: dict[int, Callable[..., Any]], gradient: Handle | None) -> 
         if hook is None:
             continue
         who = f"hook {getattr(hook, '__name__', hook)!r}"
-        with calling(who):
-            given = hook(gradient)
-            if given is not None:
-                gradient = replacement(who, gradient, given)
+        own = share(gradient)
+        with calling(who, own):
+            given = hook(own)
+            if given is not None or own._cell is not gradient._cell:
+                gradient = replacement(who, gradient, own if given is None else given)
     return gradient

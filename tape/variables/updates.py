@@ -85,20 +85,23 @@ def delitem(v: Handle, index: object) -> None:
 def augmented(symbol: str, operator: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Return the augmented assignment, ``x += y`` for instance, of an operator.
 
-    Under ``no_grad`` it changes ``x``, for all who hold it; otherwise ``x = x + y`` it is, which a leaf that requires grad refuses.
+    Under ``no_grad`` it changes ``x``, for all who hold it, and so does a hook its gradient; otherwise ``x = x + y`` it is, which a leaf
+    that requires grad refuses.
     """
 
     def apply(x: Handle, y: object) -> object:
-        if (x._segment is not None and LOCAL.scope.mode != CONSTANT) or _stays_as_it_is(x):
+        hooked = x is LOCAL.scope.caller.writes
+        changes = hooked or LOCAL.scope.mode == CONSTANT
+        if not hooked and ((x._segment is not None and not changes) or _stays_as_it_is(x)):
             return operator(x, y)
         x = itself(x)
         write = f"x {symbol}= y"
         check_writable(x, write, write, f"x = x {symbol} y", ", and start a running sum as `total = 0.0`")
         result = operator(x, y)
-        if LOCAL.scope.mode != CONSTANT or result is NotImplemented:
+        if not changes or result is NotImplemented:
             return result
         result = _fitting(x, write, result)
-        if not x._place.kind.requires_grad and not (boundary.may_take(x, result) or LOCAL.scope.trace.write(x)):
+        if not hooked and not x._place.kind.requires_grad and not (boundary.may_take(x, result) or LOCAL.scope.trace.write(x)):
             return result  # a constant from outside of a JAX transformation is none of its results
         store(write, x, result)
         return x

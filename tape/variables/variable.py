@@ -318,7 +318,7 @@ class Variable(Placed):
         cuts.unchain(self, backward=True)
 
     def register_hook(self, hook: Callable[[Variable], Any]) -> RemovableHandle:
-        """Call ``hook(gradient)`` with this Variable's total gradient in every sweep; it may return a replacement.
+        """Call ``hook(gradient)`` with this Variable's total gradient in every sweep; it may return a replacement, or write into it.
 
         Returns:
             A handle whose ``remove()`` takes the hook away.

@@ -712,6 +712,18 @@ def test_outputs_marked_as_constants(materialize):
         make(lambda ctx, x: ctx.mark_non_differentiable(A) or x, backward).apply(x)
 
 
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_contract_10_a_backward_may_write_into_its_cotangent(create_graph):
+    def backward(ctx, g):
+        g[0] = 5
+        return g
+
+    first = make(lambda ctx, x: x * 1, backward)
+    x, y = tape.Variable(A), tape.Variable(A)
+    gradients = tape.gradients((first.apply(x) + y).sum(), (x, y), create_graph=create_graph)  # one cotangent for both
+    np.testing.assert_array_equal([array(g) for g in gradients], [[5, 1, 1], [1, 1, 1]])
+
+
 def test_hooks_on_inputs_and_outputs():
     seen = []
     x = tape.Variable(A)

@@ -70,6 +70,32 @@ def test_contract_24_hooks_see_the_total_in_order_and_replace_it_in_every_way(wa
         assert calls == ["first", "second", "third", "leaf"]
 
 
+def scale(g):
+    g *= 2
+
+
+def assign(g):
+    g[...] = 2 * g
+
+
+@pytest.mark.parametrize("write", [scale, assign])
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_contract_24_a_hook_that_writes_into_its_gradient_changes_it_for_this_variable_alone(way, write, create_graph):
+    def body(x):
+        v, w = tape.Variable(x), tape.Variable(x)
+        h = v * v
+        seen = []
+        h.register_hook(seen.append)
+        h.register_hook(write)
+        w.register_hook(write)
+        y = h + w  # one cotangent for both
+        g = tape.gradients(y + w, (v, w), create_graph=create_graph)
+        return tnp.stack([*g, *seen]).value
+
+    for _ in range(3):
+        np.testing.assert_allclose(value(way(body, np.float32(3))), [12, 4, 1])
+
+
 def test_contract_24_post_accumulate_hooks_run_after_grad_is_set_in_every_way(way):
     calls = []
 

@@ -240,6 +240,24 @@ def test_a_hook_left_without_being_entered_is_refused():
 
 
 @pytest.mark.usefixtures("tier")
+@pytest.mark.parametrize("method", ["backward_preprocess", "backward_postprocess"])
+def test_contract_10_what_a_hook_writes_into_is_read_by_nobody_else(method):
+    class Writes(tape.OpHook):
+        pass
+
+    def write(self, op, gradients):
+        if op.name == "add":
+            gradients[0][0] = 5
+
+    setattr(Writes, method, write)
+    x, y, z = (tape.Variable(np.ones(2, np.float32)) for _ in range(3))
+    with tape.hooks(Writes()):
+        gradients = tape.gradients((x + y) - z * -1, (x, y, z), np.ones(2, np.float32))
+    changed = [5, 1]
+    expected = [changed, changed if method == "backward_preprocess" else [1, 1], [1, 1]]
+    np.testing.assert_array_equal([g.value for g in gradients], expected)
+
+
 def test_replacements_are_what_the_sweep_goes_on_with():
     class Scale(tape.OpHook):
         def backward_preprocess(self, op, output_grads):
