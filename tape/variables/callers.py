@@ -1,7 +1,7 @@
 """Callers: what asks for a Python number of a Variable, as the bytecode of the function tells whose frame asks.
 
-``float(v)`` says that a number is wanted.  ``array[i] = v``, ``array.fill(v)``, ``math.exp(v)`` and SciPy's ``quad`` do not: they call
-``v.__float__()`` like that, and what they make of the number would be a constant without a word.
+``float(v)`` says that a number is wanted.  ``array[i] = v``, ``array.fill(v)``, ``math.exp(v)``, SciPy's ``quad`` and ``brentq`` do not:
+they call ``v.__float__()`` like that, and what they make of the number would be a constant without a word.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ ASSIGNMENT = Sink("array[i] = v", "array[i] = {}(v)", "array = tape.numpy.asarra
 _MADE = Sink("array.array(code, [v])", "array.array(code, [{}(v)])", "a list and tape.numpy.stack")
 _READ = Sink("np.fromiter(v, dtype)", "np.fromiter([{}(x) for x in v], dtype)", "v.astype(dtype), tape.numpy.stack of a list")
 _INTEGRAL = Sink("scipy.integrate.quad of v", "{}(v)", "a weighted sum over nodes (numpy.polynomial.legendre.leggauss)")
+_ROOT = Sink("a root finder of scipy.optimize of v", "{}(v)", "steps of Newton's method, x = x - f(x) / slope,")
 _METHODS = {
     "fill": Sink("array.fill(v)", "array.fill({}(v))", "array = tape.numpy.full_like(array, v)"),
     "append": Sink("array.append(v)", "array.append({}(v))", "a list and tape.numpy.stack"),
@@ -117,9 +118,10 @@ def _called(frame: FrameType, place: _Instruction) -> Sink | None:
         return None
     if isinstance(value.__self__, (np.ndarray, array)):
         return _METHODS.get(value.__name__)
-    if (value.__module__ or "").startswith("scipy.integrate."):  # in C, of what the integrand returned
-        return _INTEGRAL
-    if value.__module__ not in {"math", "cmath"} or value.__name__ in _QUESTIONS:
+    module = value.__module__ or ""
+    if module.startswith("scipy."):  # in C, of what the integrand or the function returned
+        return _INTEGRAL if module.startswith("scipy.integrate.") else _ROOT if module.startswith("scipy.optimize.") else None
+    if module not in {"math", "cmath"} or value.__name__ in _QUESTIONS:
         return None
-    name = f"{value.__module__}.{value.__name__}"
+    name = f"{module}.{value.__name__}"
     return Sink(f"{name}(v)", f"{name}({{}}(v))", f"a function of tape.numpy (tape.numpy.{value.__name__}, if there is one)")
