@@ -17,7 +17,7 @@ from tape.graph.trie import RECORD
 from tape.graph.watcher import NOBODY, Watcher
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tape.graph.boxes import Cell
     from tape.graph.kinds import Place
@@ -73,7 +73,7 @@ class Caller(Watcher):
     __slots__ = ("_reason", "_recorded", "_who", "looked", "rebinds_names", "writes")
 
     def __init__(
-        self, reason: str, who: str = "", *, rebinds_names: bool = False, recorded: bool = True, writes: Handle | None = None
+        self, reason: str, who: str = "", *, rebinds_names: bool = False, recorded: bool = True, writes: Sequence[Handle] = ()
     ) -> None:
         self._reason = reason
         self._recorded = recorded  # the sweep that calls: otherwise what is recorded in it is its own, to which values are constants

@@ -11,7 +11,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tape.graph.boxes import Cell
     from tape.graph.segment import Handle, Segment
@@ -62,7 +62,7 @@ class Watcher:
     # -- whose Python runs ------------------------------------------------------------------------------------------
 
     rebinds_names = False  # ``x += y`` makes a new Variable of an argument, as in any function
-    writes: Handle | None = None  # the Variable that ``x += y`` changes in any mode: a gradient, for a hook
+    writes: Sequence[Handle] = ()  # the Variables that ``x += y`` changes in any mode: gradients, for a hook
 
     def take(self, variable: Handle) -> None:
         """Note that a Variable's value leaves the tape as an array."""

@@ -72,12 +72,16 @@ class _Group:
     def call(self, gathered: dict[_Group, dict[int, Handle] | None], gradients: dict[int, Handle]) -> None:
         """Call the hook, once in a sweep."""
         gathered[self] = None
-        result = self.hook([gradients.get(i) for i in range(self.count)] if self.waits else next(iter(gradients.values())))
-        if result is not None:
-            name = getattr(self.hook, "__name__", self.hook)
+        cells = [gradient._cell for gradient in gradients.values()]
+        name = getattr(self.hook, "__name__", self.hook)
+        with calling(f"hook {name!r}", *gradients.values()):
+            result = self.hook([gradients.get(i) for i in range(self.count)] if self.waits else next(iter(gradients.values())))
+        written = any(gradient._cell is not cell for gradient, cell in zip(gradients.values(), cells, strict=True))
+        if result is not None or written:
+            did = "wrote into a gradient" if written else f"returned {type(result).__name__}"
             msg = (
-                f"hook {name!r} over several Variables returned {type(result).__name__}, but it cannot replace gradients; return None, and "
-                "use register_hook on a Variable whose gradient is to be replaced"
+                f"hook {name!r} over several Variables {did}, but it cannot replace gradients; return None, and use register_hook on a "
+                "Variable whose gradient is to be replaced"
             )
             raise TapeTypeError(msg)
 
@@ -132,7 +136,8 @@ def register_multi_grad_hook(variables: Sequence[Any], hook: Callable[[Any], Non
         A handle whose ``remove()`` takes the hook away.
 
     Raises:
-        TapeTypeError: ``hook`` is not a function, or something is not a Variable; in the sweep, where the hook returned something.
+        TapeTypeError: ``hook`` is not a function, or something is not a Variable; in the sweep, where the hook returned something
+            or wrote into a gradient.
         TapeValueError: there is no Variable, one does not require grad, or ``mode`` is neither ``"all"`` nor ``"any"``.
 
     Example:
@@ -173,9 +178,9 @@ _LOOKED = (
 )
 
 
-def calling(who: str, gradient: Handle | None = None) -> within:
+def calling(who: str, *gradients: Handle) -> within:
     """While a hook runs, and its result is taken: an array that it made of a value which it looked at has no derivative on the tape."""
-    return within(caller=Caller(_LOOKED, who, recorded=recorded(), writes=gradient))
+    return within(caller=Caller(_LOOKED, who, recorded=recorded(), writes=gradients))
 
 
 def replacement(who: str, gradient: Handle, given: object) -> Handle:

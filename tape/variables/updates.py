@@ -90,7 +90,7 @@ def augmented(symbol: str, operator: Callable[[Any, Any], Any]) -> Callable[[Any
     """
 
     def apply(x: Handle, y: object) -> object:
-        hooked = x is LOCAL.scope.caller.writes
+        hooked = any(x is gradient for gradient in LOCAL.scope.caller.writes)
         changes = hooked or LOCAL.scope.mode == CONSTANT
         if not hooked and ((x._segment is not None and not changes) or _stays_as_it_is(x)):
             return operator(x, y)

@@ -253,6 +253,21 @@ def test_a_hook_over_several_variables_sees_what_their_own_hooks_left():
     assert float(x.grad) == 301
 
 
+@pytest.mark.parametrize("mode", ["all", "any"])
+@pytest.mark.parametrize("write", [scale, assign])
+def test_contract_13_a_hook_over_several_variables_that_writes_into_a_gradient_is_refused(write, mode):
+    v, w = tape.Variable(2.0), tape.Variable(3.0)
+    handle = tape.register_multi_grad_hook([v, w], lambda g: write(g if mode == "any" else g[1]), mode=mode)
+    y = v * w
+    with pytest.raises(TapeTypeError, match="over several Variables wrote into a gradient, but it cannot replace gradients"):
+        y.backward()
+    assert v.grad is None
+    assert w.grad is None
+    handle.remove()
+    y.backward()
+    assert [float(v.grad), float(w.grad)] == [3, 2]
+
+
 def test_a_sweep_inside_a_hook_over_several_variables_is_another_one():
     x, w = tape.Variable(2.0), tape.Variable(3.0)
     seen = []
