@@ -39,8 +39,8 @@ def wide(roots: Sequence[Any]) -> contextlib.ExitStack:
 _WIDE = frozenset({np.dtype(np.float64), np.dtype(np.complex128)})
 
 
-def describe(variable: Handle) -> str:
-    """Name, shape and dtype of a Variable, for messages.
+def describe(value: object) -> str:
+    """Name, shape and dtype of a Variable, for messages; of an array, shape and dtype, and of anything else its type.
 
     Example:
         >>> import tape.extend
@@ -48,8 +48,13 @@ def describe(variable: Handle) -> str:
         "'w', shape (2,), dtype float32"
 
     """
-    aval = variable._place.kind.aval
-    name = f"{variable._extra.name!r}, " if variable._extra is not None and variable._extra.name else ""
+    if not isinstance(value, Handle):
+        given: Any = value
+        return (
+            f"shape {given.shape}, dtype {given.dtype}" if isinstance(value, (jax.Array, np.ndarray, np.generic)) else type(value).__name__
+        )
+    aval = value._place.kind.aval
+    name = f"{value._extra.name!r}, " if value._extra is not None and value._extra.name else ""
     return f"{name}shape {aval.shape}, dtype {aval.dtype}"
 
 

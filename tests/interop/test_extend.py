@@ -186,3 +186,10 @@ def test_bridges_need_public_names_only(name):
     assert found <= {"tape", "tape.errors"}
     ours = {"_cell", "_extra", "_place", "_segment"}
     assert not [n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and n.attr in ours]
+
+
+def test_anything_is_described():
+    given = (tape.Variable([1.0], name="w"), tape.constant(2), jnp.zeros(3), np.float64(1), np.zeros((0, 2), np.int8), 3.0, None, "x", [1])
+    array = "shape {}, dtype {}".format
+    expected = ["'w', " + array((1,), "float32"), array((), "int32"), array((3,), "float32"), array((), "float64"), array((0, 2), "int8")]
+    assert [extend.describe(x) for x in given] == [*expected, "float", "NoneType", "str", "list"]
