@@ -86,10 +86,17 @@ def sharding_of(value: object) -> NamedSharding | None:
     return NamedSharding(sharding.mesh, sharding.spec)  # whatever memory it is in
 
 
+def varying(value: Any) -> frozenset[str]:
+    """Return the axes of a mesh over which a value, or one of this type, varies, in a ``jax.shard_map`` that checks it."""
+    aval = value if isinstance(value, ShapedArray) else jax.typeof(value)
+    types: Any = getattr(aval, "mat", None)  # until JAX 0.10 it is there itself
+    return frozenset(getattr(aval, "vma", ()) if types is None else types.varying)
+
+
 def cotangent_aval(aval: Any) -> ShapedArray:
-    """Return the shape and dtype of a value's cotangent, which lies on the devices of a mesh as the value does (not in shard_map)."""
+    """Return the shape and dtype of a value's cotangent, which lies on the devices of a mesh, and varies over them, as the value does."""
     mesh = aval.sharding.mesh
-    plain = mesh.empty or AxisType.Manual in mesh.axis_types
+    plain = mesh.empty or (AxisType.Manual in mesh.axis_types and not varying(aval))
     return ShapedArray(aval.shape, aval.dtype) if plain else aval.strip_weak_type()
 
 

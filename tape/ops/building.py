@@ -14,6 +14,7 @@ from tape.graph.wengert import Constant, Source, WengertList
 from tape.jaxapi import ClosedJaxpr, DropVar, JaxprEqn, Literal, ShapedArray, Var, assembled, call, names, no_origin, trace
 from tape.ops.linear import Equation
 from tape.rules import parameters
+from tape.rules.cotangents import zeros
 
 Atom = Var | Literal
 
@@ -136,7 +137,7 @@ def rebuilt(listed: WengertList[Equation], outputs: Sequence[Source | ShapedArra
         if isinstance(source, Constant):
             atoms[source] = into.constant(source.value, source.aval)
         elif isinstance(source, ShapedArray):
-            atoms[source] = into.inline(trace(functools.partial(lax.full, source.shape, 0, source.dtype))[0], ())[0]
+            atoms[source] = into.inline(trace(functools.partial(zeros, source))[0], ())[0]
     return into.closed([atoms[source] for source in outputs])
 
 

@@ -11,12 +11,18 @@ from jax import lax
 
 from tape import jaxapi
 from tape.configuration import sixty_four_bits
-from tape.graph.kinds import differentiable
+from tape.graph.kinds import differentiable, varying
+
+
+def full(like: Any, value: float) -> Any:
+    """Array of a number, of the shape and dtype of ``like``, which varies over devices as that does."""
+    array, axes = lax.full(like.shape, value, like.dtype), varying(like)
+    return lax.pcast(array, tuple(axes), to="varying") if axes else array
 
 
 def zeros(like: Any) -> Any:
     """Array of zeros of the shape and dtype of ``like``."""
-    return lax.full(like.shape, 0, like.dtype)
+    return full(like, 0)
 
 
 def filled(cts: Iterable[Any], likes: Iterable[Any]) -> list[Any]:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from tape import layout
 from tape.bounded import Bounded
-from tape.graph.kinds import Place
+from tape.graph.kinds import Place, varying
 from tape.graph.length import NUMBER_LIMIT, SEGMENT_LIMIT
 from tape.graph.lines import lines_of, user_line
 from tape.graph.scope import LOCAL, within
@@ -29,6 +29,7 @@ from tape.programs.program import run_pending
 from tape.programs.retention import leaf_slots
 from tape.recording import entering, record, staging
 from tape.recording.record import handle
+from tape.rules.cotangents import full
 from tape.sweeps.plan import ADD, Instruction, Plan
 from tape.sweeps.written import Written
 
@@ -60,8 +61,8 @@ _FILLED: Bounded[Any, Op] = Bounded("filled", 1024)
 
 
 def _filled(aval: Any, value: int) -> Op:
-    shape, dtype = aval.shape, aval.dtype
-    return _FILLED.cached((shape, dtype, value), lambda: Op("ones" if value else "zeros", lambda: jnp.full(shape, value, dtype)))
+    key = (aval.shape, aval.dtype, value, varying(aval))
+    return _FILLED.cached(key, lambda: Op("ones" if value else "zeros", lambda: full(aval, value)))
 
 
 def is_seed(op: object) -> bool:

@@ -352,6 +352,34 @@ def test_shard_map():
     close(jax.jit(jax.shard_map(local, mesh=mesh, in_specs=spec, out_specs=spec))(X), GRADIENT(X))
 
 
+def penalised(t, xp):
+    """The derivative by what is the same on all devices, with one by what varies over them in it."""
+    return lambda w, x: t.grad(lambda w: (t.grad(lambda x: (xp.tanh(x * w) ** 2).sum())(x) ** 2).sum() + (w * w).sum())(w)
+
+
+def scanned(t, xp):
+    return lambda w, x: t.grad(lambda w: t.lax.scan(lambda c, a: (xp.tanh(c * w) * a, c.sum()), x, X)[1].sum())(w)
+
+
+def computed_again(t, xp):
+    return lambda w, x: t.grad(lambda w: t.checkpoint(lambda w, x: xp.sin(xp.tanh(w) * x).sum())(w, x))(w)
+
+
+def chosen(t, xp):
+    return lambda w, x: t.grad(lambda w: t.lax.cond(x[0, 0] > 0, lambda: xp.sin(w * x).sum(), lambda: (x * w).sum()))(w)
+
+
+@pytest.mark.parametrize("program", [penalised, scanned, computed_again, chosen])
+def test_shard_map_checks_what_varies_over_devices(program):
+    mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    whole, split = jax.sharding.PartitionSpec(), jax.sharding.PartitionSpec("i")
+    own, expected = (
+        jax.jit(jax.shard_map(fun, mesh=mesh, in_specs=(whole, split), out_specs=whole))(X, 2 * X)
+        for fun in (program(tape, tnp), program(jax, jnp))
+    )
+    close(own, expected)
+
+
 def test_no_segment_of_a_transformation_survives_it():
     segments = []
 

@@ -17,7 +17,7 @@ from jax import lax
 
 from tape import jaxapi
 from tape.errors import LostGradientError, TapeTypeError
-from tape.graph.kinds import differentiable
+from tape.graph.kinds import differentiable, varying
 from tape.ops.building import rebuilt
 from tape.ops.linear import flatten
 from tape.ops.pullback import pullback
@@ -187,13 +187,22 @@ def _remat(ct: Any, out: Any, *ins: Any, jaxpr: Any, prevent_cse: Any = True, po
     outs = [x if flag else None for x, flag in zip(out, known, strict=True)]
     body = jaxapi.closed(jaxpr)
     if held:
-        barrier: Any = lax.optimization_barrier
-        barred, outs, ct = barrier(([ins[i] for i in held], outs, tuple(ct)))
+        barred, outs, ct = _barrier(([ins[i] for i in held], outs, tuple(ct)))
         for i, value in zip(held, barred, strict=True):
             values[i] = value
         if jax.default_backend() == "cpu":
             _hide(values, _cover(body, held), ct)
     return pullback(body, values, ct, wanted, outs)
+
+
+def _barrier(tree: Any) -> Any:
+    """Have none of some values be there before all are; in ``jax.shard_map`` that can be said of those that vary over most axes."""
+    values = jax.tree.leaves(tree)
+    axes = list(map(varying, values))
+    most = max(axes, key=len)
+    barrier: Any = lax.optimization_barrier
+    barred = iter(barrier([x for x, a in zip(values, axes, strict=True) if a == most]))
+    return jax.tree.unflatten(jax.tree.structure(tree), [next(barred) if a == most else x for x, a in zip(values, axes, strict=True)])
 
 
 def _cover(body: jaxapi.ClosedJaxpr, held: list[int]) -> list[int]:

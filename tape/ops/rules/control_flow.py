@@ -15,6 +15,7 @@ from jax import lax
 
 from tape import jaxapi
 from tape.errors import TapeValueError
+from tape.graph.kinds import cotangent_aval
 from tape.graph.wengert import active, closure
 from tape.ops.building import rebuilt
 from tape.ops.pullback import depends, pullback, receives
@@ -32,7 +33,7 @@ class _Swept:
     """
 
     def __init__(self, closed: jaxapi.ClosedJaxpr, present: list[bool], wanted: list[bool], known: list[bool]) -> None:
-        ins, outs = ([jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals] for avals in (closed.in_avals, closed.out_avals))
+        ins, outs = (list(map(cotangent_aval, avals)) for avals in (closed.in_avals, closed.out_avals))
         self.flows: list[bool] = []
 
         def fun(ins: Any, outs: Any, cts: Any) -> list[Any]:
@@ -63,10 +64,10 @@ def _augment_cond(params: dict[str, Any], keep: Keep) -> tuple[dict[str, Any], l
             aval = listed.avals[slot]
             if slot in listed.outputs or jnp.issubdtype(aval.dtype, jax.dtypes.extended):
                 continue  # there already, or a key, of which there is no zero
-            place = next((i for i in free if (avals[i].shape, avals[i].dtype) == (aval.shape, aval.dtype)), None)
+            place = next((i for i in free if avals[i] == cotangent_aval(aval)), None)
             if place is None:
                 place = len(avals)
-                avals.append(jaxapi.ShapedArray(aval.shape, aval.dtype))
+                avals.append(cotangent_aval(aval))
             else:
                 free.remove(place)
             filled[place] = slot
