@@ -94,7 +94,7 @@ SIGNATURES = {
     tape.hooks: "(*op_hooks, ops=None)",
     tape.register_multi_grad_hook: "(variables, hook, *, mode='all')",
     tape.hessian: "(fun, argnums=0, has_aux=False, holomorphic=False)",
-    tape.checkpoint: "(fun, *, policy=None, prevent_cse=True, static_argnums=())",
+    tape.checkpoint: "(fun, *, policy=None, prevent_cse=True, static_argnums=(), static_argnames=())",
     tape.save_on_host: "()",
     tape.saved_value_hooks: "(pack, unpack)",
     tape.checkpoint_name: "(value, name)",

@@ -591,6 +591,12 @@ ROWS = {
             "grad_is(y.sum(), x, 2 * A)",
         ),
         (
+            "tape.checkpoint(lambda a, times: a * times, static_argnames='time')(x, 2)",
+            "name some of ['a', 'times']",
+            "y = tape.checkpoint(lambda a, times: a * times, static_argnames='times')(x, 2)",
+            "grad_is(y.sum(), x, [2, 2, 2])",
+        ),
+        (
             "tape.checkpoint(lambda v: (v * 2).register_hook(print) and v)(x)",
             "register it outside",
             "y = tape.checkpoint(lambda v: v * 2)(x); y.register_hook(lambda g: 3 * g)",

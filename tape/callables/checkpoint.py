@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import jax
@@ -41,7 +42,7 @@ def _of_a_function(checkpoint: F) -> F:
             names = ", ".join([*[f"a {type(x).__name__}" for x in misplaced], *[f"{name}=" for name in unknown]])
             msg = (
                 f"checkpoint: got {names} beside the function; it takes a function and options of its own (policy, prevent_cse, "
-                "static_argnums) and returns a function, which takes the arguments: tape.checkpoint(f)(x)"
+                "static_argnums, static_argnames) and returns a function, which takes the arguments: tape.checkpoint(f)(x)"
             )
             raise TapeTypeError(msg)
         return checkpoint(fun, **named)
@@ -56,6 +57,7 @@ def checkpoint(
     policy: Callable[..., Any] | None = None,
     prevent_cse: bool = True,
     static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Iterable[str] = (),
 ) -> Callable[P, R]:
     """Return ``fun`` as one entry of the tape whose inner values are computed again in a sweep, instead of being kept.
 
@@ -67,6 +69,7 @@ def checkpoint(
             are.  A loop inside ``fun`` runs again as a whole.
         prevent_cse: keep XLA from merging the two computations.  In the body of ``tape.lax.scan`` False is safe, and quicker.
         static_argnums: positions of arguments that ``fun`` is to see as they are, not as Variables.
+        static_argnames: names of such arguments, by position or by keyword.
 
     Returns:
         A function of the same arguments; numbers and arrays among them become Variables, as everywhere in ``tape.lax``.  Others that are
@@ -75,7 +78,7 @@ def checkpoint(
     Raises:
         TapeTypeError: it is given arguments of ``fun``, which belong to what it returns; ``fun`` or ``policy`` cannot be called;
             ``prevent_cse`` is not a bool; or a static argument is a Variable.
-        TapeValueError: ``static_argnums`` names an argument that the call does not have.
+        TapeValueError: ``static_argnums`` names an argument that the call does not have, or ``static_argnames`` one that ``fun`` has not.
         ConcretizationError: ``fun`` looked at the value of a Variable.
         TapeRuntimeError: ``fun`` registered a hook that no sweep inside it calls.
 
@@ -98,6 +101,12 @@ def checkpoint(
         if not isinstance(number, int) or isinstance(number, bool):
             msg = f"checkpoint: static_argnums must be an int or a sequence of ints, got {type(number).__name__}"
             raise TapeTypeError(msg)
+    names = {static_argnames} if isinstance(static_argnames, str) else set(static_argnames)
+    parameters = _parameters(fun) if names else []
+    if not names.issubset(parameters) and "**" not in parameters:
+        unknown = sorted(names.difference(parameters))
+        msg = f"checkpoint: static_argnames names {unknown}, which the function does not take; name some of {parameters}"
+        raise TapeValueError(msg)
     name = f"checkpoint({getattr(fun, '__name__', type(fun).__name__)})"
 
     def apply(body: Callable[..., Any], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
@@ -105,38 +114,49 @@ def checkpoint(
 
     @functools.wraps(fun)
     def checkpointed(*args: object, **kwargs: object) -> object:
-        body, rest, named = _bound(fun, args, kwargs, numbers)
+        static = names.union(i for i, p in enumerate(itertools.takewhile("*".__ne__, parameters[: len(args)])) if p in names)
+        body, rest, named = _bound(fun, args, kwargs, numbers, static)
         return invoke(apply, name, (body, rest, named), {})
 
     return checkpointed  # type: ignore[return-value]
 
 
+def _parameters(fun: Callable[..., Any]) -> list[str]:
+    """Return the parameters of a function, by name; ``*`` and ``**`` are those that take any, the latter also where nobody can tell."""
+    try:
+        parameters = inspect.signature(fun).parameters.values()
+    except ValueError:
+        return ["**"]
+    return ["*" if p.kind is p.VAR_POSITIONAL else "**" if p.kind is p.VAR_KEYWORD else p.name for p in parameters]
+
+
 def _bound(
-    fun: Callable[..., Any], args: tuple[object, ...], kwargs: dict[str, object], numbers: Sequence[int]
+    fun: Callable[..., Any], args: tuple[object, ...], kwargs: dict[str, object], numbers: Sequence[int], chosen: set[int | str]
 ) -> tuple[Callable[..., object], tuple[object, ...], dict[str, object]]:
     """Bind the static arguments and those that are no arrays; return the function of the others, and those."""
     for number in numbers:
         if not -len(args) <= number < len(args):
             msg = f"checkpoint: static_argnums names argument {number}, but the function was called with {len(args)} positional arguments"
             raise TapeValueError(msg)
-        if variables_in(args[number]):
+    given: dict[int | str, object] = dict([*enumerate(args), *kwargs.items()])
+    chosen = chosen.union(number % len(args) for number in numbers)
+    for key in chosen.intersection(given):
+        if variables_in(given[key]):
             msg = (
-                f"checkpoint: argument {number % len(args)} is static and holds a Variable, which would get no gradient; "
-                "take it off static_argnums"
+                f"checkpoint: argument {key!r} is static and holds a Variable, which would get no gradient; take it off static_argnums, or "
+                "static_argnames"
             )
             raise TapeTypeError(msg)
-    chosen = {number % len(args) for number in numbers}
-    static = {i: a for i, a in enumerate(args) if i in chosen or _is_no_array(a)}
-    named = {key: a for key, a in kwargs.items() if _is_no_array(a)}
-    if not static and not named:
+    static = {key: a for key, a in given.items() if key in chosen or _is_no_array(a)}
+    if not static:
         return fun, args, kwargs
-    count = len(args)
+    count, named = len(args), {key: a for key, a in static.items() if isinstance(key, str)}
 
     def body(*rest: object, **kwargs: object) -> object:
         others = iter(rest)
         return fun(*[static[i] if i in static else next(others) for i in range(count)], **kwargs, **named)
 
-    return body, tuple(a for i, a in enumerate(args) if i not in static), {key: a for key, a in kwargs.items() if key not in named}
+    return body, tuple(a for i, a in enumerate(args) if i not in static), {key: a for key, a in kwargs.items() if key not in static}
 
 
 def _is_no_array(value: object) -> bool:

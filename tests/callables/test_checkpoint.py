@@ -255,6 +255,26 @@ def test_static_arguments():
         tape.checkpoint(fun, static_argnums=5)(x)
 
 
+def test_static_arguments_by_name():
+    def fun(x, times, *xs, kind="sin", **others):
+        return (tnp.sin if kind == "sin" else tnp.cos)(x) * max(1, times) * sum(xs, 1) * others.get("last", 1)
+
+    call = tape.checkpoint(fun, static_argnames=("times", "kind", "last"))
+    for args, kwargs in [((3,), {}), ((), {"times": 3, "kind": "sin"}), ((1, 0, 2), {"last": 1}), ((1,), {"kind": "sin", "last": 3})]:
+        x = tape.Variable(X)
+        call(x, *args, **kwargs).sum().backward()
+        close([x.grad], [3 * jnp.cos(X)])
+    close([call(x, 1, kind="cos")], [jnp.cos(X)])
+    with pytest.raises(TapeTypeError, match="argument 'last' is static and holds a Variable"):
+        call(x, 3, last=x)
+    with pytest.raises(TapeTypeError, match="argument 1 is static and holds a Variable"):
+        call(x, x)
+    with pytest.raises(
+        TapeValueError, match=r"static_argnames names \['time'\], which the function does not take; name some of \['x', 'times'\]"
+    ):
+        tape.checkpoint(lambda x, times: x * times, static_argnames="time")
+
+
 def test_a_method_and_its_arguments_that_are_no_arrays():
     class Scaled:
         def __init__(self, w, n):
