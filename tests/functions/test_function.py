@@ -640,6 +640,32 @@ def test_contract_08_outputs_of_every_kind():
     assert seen[0][1].shape == (0,)
 
 
+INSIDE = {
+    "tape.jit": tape.jit,
+    "tape.checkpoint": tape.checkpoint,
+    "tape.vmap": tape.vmap,
+    "tape.lax.map": lambda fun: lambda x: tape.lax.map(fun, x),
+    "tape.lax.cond": lambda fun: lambda x: tape.lax.cond(True, fun, fun, x),
+    "tape.lax.scan": lambda fun: lambda x: tape.lax.scan(lambda c, x: (c + fun(x), None), 0.0, x)[0],
+}
+
+
+@pytest.mark.parametrize("inside", INSIDE)
+def test_contract_08_a_backward_is_told_which_cotangents_are_missing_wherever_it_is_called(inside):
+    seen = []
+
+    def backward(ctx, *cts):
+        seen.append([ct is None for ct in cts])
+        return cts[1] * 2
+
+    fun = make(lambda ctx, x: (x * 1, x * 2, x > 0), backward)
+    x = tape.Variable(A)
+    INSIDE[inside](lambda x: fun.apply(x)[1].sum())(x).sum().backward()
+    close(x.grad, 2 + 0 * A)
+    assert seen
+    assert all(missing == [True, False, True] for missing in seen)
+
+
 @pytest.mark.usefixtures("tier")
 def test_contract_08_outputs_that_are_inputs_or_come_twice_are_differentiated_again():
     """The saved output is the function's result, whichever of its places the gradient takes."""

@@ -84,8 +84,10 @@ def _custom_vjp_call(ct: Any, out: Any, *ins: Any, wanted: Any = None, **params:
         chosen = chosen[len(closed_over) :]
     if not chosen:
         return (None,) * len(ins)
-    _, backward = jax.vjp(parameters.partial(_CUSTOM_VJP, params, ins, chosen), *[ins[i] for i in chosen])
-    return spread(backward(for_jax(ct, out)), chosen, len(ins))
+    fun = parameters.partial(_CUSTOM_VJP, params, ins, chosen)
+    there = [c is not None for c in ct]  # a backward that asks is told which are not
+    _, backward = jax.vjp(lambda *given: list(itertools.compress(fun(*given), there)), *[ins[i] for i in chosen])
+    return spread(backward(list(for_jax(itertools.compress(ct, there), itertools.compress(out, there)))), chosen, len(ins))
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1,))
