@@ -17,7 +17,7 @@ from jax import lax
 from tape import jaxapi
 from tape.configuration import configuration
 from tape.errors import FOREIGN, TapeError
-from tape.graph.kinds import Kind, Role, cotangent_aval, differentiable, kinds_of
+from tape.graph.kinds import Kind, Role, cotangent_aval, differentiable, kinds_of, varying
 from tape.graph.length import bytes_of
 from tape.ops import (
     covering,
@@ -232,7 +232,7 @@ class Kernel(Runner):
         """Return the kernel that maps over a new first axis of length ``size`` of the inputs in ``mask``."""
 
         def make() -> Kernel:
-            avals = [jaxapi.ShapedArray((size, *a.shape), a.dtype) if m else a for a, m in zip(self.in_avals, mask, strict=True)]
+            avals = [_stacked(a, size) if m else a for a, m in zip(self.in_avals, mask, strict=True)]
             mapped = jax.vmap(self.inline, in_axes=tuple(0 if m else None for m in mask), axis_size=size)
             return Kernel(f"batched_{self.name}", jaxapi.trace(mapped, *avals)[0], self.tree)
 
@@ -284,6 +284,13 @@ class Kernel(Runner):
         if passed is not None and all(sources[i] >= n_in + n_out for i in passed):
             return Vjp(None, tuple(sources[i] for i in passed), tuple(targets))
         return Vjp(Kernel(f"vjp_{self.name}", jaxpr, jax.tree.structure([0] * len(targets))), sources, tuple(targets))
+
+
+def _stacked(aval: Any, size: int) -> Any:
+    """Return the type of so many values of one, stacked."""
+    if not varying(aval):
+        return jaxapi.ShapedArray((size, *aval.shape), aval.dtype)
+    return jaxapi.trace(lambda x: jax.lax.broadcast(x, (size,)), aval)[0].out_avals[0]
 
 
 def _passed_on(closed: jaxapi.ClosedJaxpr) -> tuple[int, ...] | None:

@@ -369,7 +369,11 @@ def chosen(t, xp):
     return lambda w, x: t.grad(lambda w: t.lax.cond(x[0, 0] > 0, lambda: xp.sin(w * x).sum(), lambda: (x * w).sum()))(w)
 
 
-@pytest.mark.parametrize("program", [penalised, scanned, computed_again, chosen])
+def curved(t, xp):
+    return lambda w, x: t.hessian(lambda w: (xp.tanh(x * w) ** 2).sum())(w)
+
+
+@pytest.mark.parametrize("program", [penalised, scanned, computed_again, chosen, curved])
 def test_shard_map_checks_what_varies_over_devices(program):
     mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
     whole, split = jax.sharding.PartitionSpec(), jax.sharding.PartitionSpec("i")
