@@ -24,6 +24,7 @@ from tape.graph.kinds import differentiable
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Extra, Handle, V, itself
 from tape.graph.trie import CONSTANT
+from tape.graph.watcher import NOBODY
 from tape.mirrored.mirror import call, variable
 from tape.ops.kernel import Op
 from tape.programs.program import look
@@ -90,15 +91,16 @@ def augmented(symbol: str, operator: Callable[[Any, Any], Any]) -> Callable[[Any
     """
 
     def apply(x: Handle, y: object) -> object:
-        hooked = any(x is gradient for gradient in LOCAL.scope.caller.writes)
-        changes = hooked or LOCAL.scope.mode == CONSTANT
-        if not hooked and ((x._segment is not None and not changes) or _stays_as_it_is(x)):
+        scope = LOCAL.scope
+        mode, caller = scope.mode, scope.caller
+        hooked = caller is not NOBODY and any(x is gradient for gradient in caller.writes)
+        if ((x._segment is not None and mode != CONSTANT) or _stays_as_it_is(x)) and not hooked:
             return operator(x, y)
         x = itself(x)
         write = f"x {symbol}= y"
         check_writable(x, write, write, f"x = x {symbol} y", ", and start a running sum as `total = 0.0`")
         result = operator(x, y)
-        if not changes or result is NotImplemented:
+        if (mode != CONSTANT and not hooked) or result is NotImplemented:
             return result
         result = _fitting(x, write, result)
         if not hooked and not x._place.kind.requires_grad and not (boundary.may_take(x, result) or LOCAL.scope.trace.write(x)):
