@@ -66,10 +66,11 @@ class Variable:
         return self.value.node is None or self.value.node.vjp is None
 
     def unchain(self):
-        """Cut the entry that made it off, for every later sweep."""
+        """Cut the entry that made it off, for every later sweep; its hooks stay with it."""
         node, index = self.value.node, self.value.index
         self.become_leaf(self.value.array)
         node.cuts[index] = self.node
+        self.node.hooks[0] = node.hooks.pop(index, [])
 
     def become_leaf(self, array):
         """Be a leaf that requires grad, the same one as before if it was one."""
