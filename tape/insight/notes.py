@@ -140,12 +140,13 @@ class Record:
         """Whether what is recorded now belongs to the tape."""
         return self.trace is not None and jaxapi.current_trace() is self.trace
 
-    def _known(self, segment: Segment) -> Part | None:
+    def known(self, segment: Segment) -> Part | None:
+        """Return what is noted of a segment, if anything is."""
         part = self.parts.get(id(segment))
         return part if part is not None and part.ref() is segment else None
 
     def _part(self, segment: Segment) -> Part:
-        part = self._known(segment)
+        part = self.known(segment)
         if part is None:
             part = self.parts[id(segment)] = Part.of(segment)
             for slot in list(segment.origins) if segment.leaves else ():
@@ -155,7 +156,7 @@ class Record:
 
     def new_part(self, segment: Segment) -> Part:
         """Return what is noted of a segment; one that is met now began with the entries that follow."""
-        part = self._known(segment)
+        part = self.known(segment)
         if part is None:
             part = self._part(segment)
             part.n_leaves = 0
@@ -257,17 +258,13 @@ class Record:
         if segment is None:
             return
         part = self.new_part(segment)
-        entry = last_entry(segment.state)
+        entry = entry_of(segment, outputs)
         if len(entry.inputs) == len(inputs):
             for slot, v in zip(entry.inputs, inputs, strict=True):
                 if slot not in part.sources and v._segment is not segment and v._place.segment is not segment:
                     part.sources[slot] = self.source(v)
         self.grown(part, segment)
         number = entry.depth - 1
-        if mark is not None:
-            if entry.slots:
-                part.marks[entry.slots[0]] = mark
-            return
         part.lines[number] = line
         if line is not None and entry.slots:
             segment.lines[entry.slots[0]] = line  # as where op hooks see it
@@ -336,7 +333,7 @@ class Notes:
         """Note that a sweep of ``forward`` was written on ``target``, which stood at ``start``, as it was written before."""
         steps = entries_since(target.state, start)
         for one in self._concerned():
-            origin = one.parts.get(id(forward))
+            origin = one.known(forward)
             for step, instruction in zip(steps, instructions, strict=False):
                 self._mark(one, target, step.slots, origin, instruction.depth)
             one.grown(one.new_part(target), target)
@@ -347,7 +344,7 @@ class Notes:
         given = [v for v in results if v is not None]
         target = segment_of(given)
         for one in self._concerned():
-            origin = one.parts.get(id(forward))
+            origin = one.known(forward)
             if target is not None:
                 self._mark(one, target, [v._place.slot for v in given if v._segment is target], origin, depth)
                 one.grown(one.new_part(target), target)
@@ -356,8 +353,6 @@ class Notes:
 
     def _mark(self, one: Record, target: Segment, slots: Sequence[int], origin: Part | None, depth: int | None) -> None:
         part = one.new_part(target)
-        if origin is not None and origin.ref() is None:
-            origin = None
         for slot in slots:
             part.marks.setdefault(slot, Mark(len(one.sweeps), origin, depth))
 
@@ -367,9 +362,10 @@ def entries_of(state: State) -> list[Any]:
     return [step for step in state.path() if step.kernel is not None]
 
 
-def last_entry(state: State) -> State:
-    """Return the state of the last entry; what follows are leaves and changes of mode."""
-    while state.kernel is None and state.parent is not None and state.lines is None:
+def entry_of(segment: Segment, results: Sequence[Any]) -> State:
+    """Return the entry that gave some results; of none, the last one. Op hooks may have recorded others after it."""
+    state, slots = segment.state, {v._place.slot for v in results if v._segment is segment}
+    while slots and slots.isdisjoint(state.slots) and state.parent is not None:
         state = state.parent
     return state
 

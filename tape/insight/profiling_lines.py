@@ -19,7 +19,7 @@ from tape.graph.scope import LOCAL, set_scope
 from tape.graph.segment import LeafNode, Segment
 from tape.graph.trees import variables_in
 from tape.graph.trie import State
-from tape.insight.notes import Notes, depth_of, entries_of, entries_since, last_entry, segment_of
+from tape.insight.notes import Notes, depth_of, entries_of, entries_since, entry_of, segment_of
 from tape.sweeps.plan import Instruction
 
 _QUIET = 3  # runs in a row whose lines are known, and no more are noted
@@ -55,9 +55,10 @@ class LineNotes(Notes):
         """Record one entry and note its line."""
         line = user_line()
         result = super().record(op, inputs)
-        segment = segment_of(variables_in(result)) or LOCAL.segment()
+        outputs = variables_in(result)
+        segment = segment_of(outputs) or LOCAL.segment()
         if segment is not None:
-            self._note(segment, last_entry(segment.state).slots, line, swept=False)
+            self._note(segment, entry_of(segment, outputs).slots, line, swept=False)
         return result
 
     def updated(self, segment: Segment, slot: int) -> None:

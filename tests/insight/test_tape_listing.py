@@ -612,6 +612,17 @@ def test_op_hooks_and_a_tape_at_the_same_time():
     assert seen[3:] == ["cos"]
 
 
+def test_what_op_hooks_record_is_no_entry_of_the_op_that_they_see():
+    class Adds(tape.OpHook):
+        def forward_postprocess(self, op, inputs, outputs):
+            outputs[0] + 5.0
+
+    x = tape.Variable(A, name="x")
+    with Adds(), tape.Tape() as t:
+        x * 2.0
+    assert [(e.op, [v.name for v in e.inputs]) for e in t] == [("multiply", ["x", "2.0"]), ("add", ["%0", "5.0"])]
+
+
 def test_printing_in_a_pipe_has_no_colours():
     code = "import tape\nx = tape.Variable(1.0, name='x')\nwith tape.Tape() as t:\n    y = x * x\nprint(t)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
