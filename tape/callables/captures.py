@@ -17,17 +17,16 @@ import jax.numpy as jnp
 from jax import lax, random
 
 from tape.callables.reach import Reach
-from tape.errors import LeakedTracerError, TapeRuntimeError
+from tape.errors import TapeRuntimeError
 from tape.graph.boxes import Cell
 from tape.graph.kinds import is_scalar
 from tape.graph.scope import LOCAL, parked
 from tape.graph.segment import Extra, Handle, itself
 from tape.graph.watcher import NOBODY, Watcher
-from tape.jaxapi import ClosedJaxpr, Tracer, trace
+from tape.jaxapi import ClosedJaxpr, trace
 from tape.recording import record
 from tape.recording.record import handle
 from tape.statistics import STATS
-from tape.sweeps.seeds import describe
 
 _ATTEMPTS = 5
 
@@ -45,8 +44,8 @@ class Captures(Watcher):
         self.used: list[int] = []  # positions of the known Variables that were met, once the trace has ended
         self.foreign = False  # constants that somebody outside holds were met unexpectedly
         self.unknown: dict[int, Handle] = {}  # id(cell) -> Variable that was met unexpectedly
-        self._before = [(v, v._segment, v._place, v._cell) for v in known]
-        self._expected = {id(v._cell): i for i, v in enumerate(known)}
+        self._met = [v._cell for v in known]  # kept, so that their ids stay theirs
+        self._expected = {id(cell): i for i, cell in enumerate(self._met)}
         self._inputs: Sequence[Any] = ()
         self._own: dict[int, Cell] = {}  # cells made in this trace; kept, so that their ids stay theirs
         self._stand_ins: dict[int, Cell] = {}  # id(captured cell) -> cell of the traced value
@@ -68,13 +67,8 @@ class Captures(Watcher):
         self._inputs = ()
 
     def _end(self, *, failed: bool) -> None:
-        leaked = None
-        for v, origin, place, cell in self._before:
-            if v._cell is not cell and isinstance(v._cell[0], Tracer) and not isinstance(cell[0], Tracer):
-                v._segment, v._place, v._cell = origin, place, cell
-                leaked = v
         self.used = [i for key, i in self._expected.items() if key in self._stand_ins]
-        self._before.clear()
+        self._met.clear()
         self._own.clear()
         self._stand_ins.clear()
         waiting = next((hook for hooks, hook in self._hooks if any(h is hook for h in hooks.values())), None)
@@ -85,12 +79,6 @@ class Captures(Watcher):
                 "comes by: it goes through the function as one entry; register it outside, on an argument or a result of the function"
             )
             raise TapeRuntimeError(msg)
-        if leaked is not None:
-            msg = (
-                f"a traced function assigned to a Variable that it captures ({describe(leaked)}); the new value exists only while the "
-                "function is traced: return it, and assign it outside"
-            )
-            raise LeakedTracerError(msg)
 
     def write(self, variable: Handle) -> bool:
         """Tell the trace around this one that a Variable is about to change."""
@@ -149,7 +137,7 @@ class Captures(Watcher):
                 value = self._inputs[position]
             else:
                 self.unknown[key] = variable
-                self._before.append((variable, variable._segment, variable._place, cell))
+                self._met.append(cell)
                 value = placeholder(variable._place.kind.aval) if cell[0] is None else cell[0]
             stand_in = [value]
             if cell[0] is None and position is None:

@@ -444,6 +444,18 @@ def test_captured_variables_cannot_be_assigned():
     same(x, X)
 
 
+def hidden(v):
+    while True:
+        yield v
+
+
+def test_gradients_of_what_is_captured_and_met_in_the_trace_alone():
+    w, key = tape.Variable(W), tape.random.split(tape.random.key(0))[1]
+    sine, noise = hidden(tnp.sin(w)), hidden(key)  # pending
+    y = tape.checkpoint(lambda a: a * next(sine) * tape.random.normal(next(noise)))(X)
+    close(tape.gradients(y.sum(), w), X * jnp.cos(W) * jax.random.normal(jax.random.split(jax.random.key(0))[1]))
+
+
 ERRORS = {
     "carry": (lambda w: tape.lax.scan(lambda c, _: (tnp.stack([c, c]), None), w, X), tape.errors.TapeTypeError, "carry"),
     "pair": (lambda w: tape.lax.scan(lambda c, _: c, w, X), tape.errors.TapeTypeError, "pair"),

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import interop
 import tape
 import tape.numpy as tnp
 from tape.errors import GradientDtypeError, GradientShapeError, RuleError, UnconnectedError
@@ -101,6 +102,21 @@ def test_contract_09_none_is_no_gradient():
     equal(x.grad, np.full(3, 2.0))  # from the other path only
     with pytest.raises(UnconnectedError):
         tape.gradients(two_inputs(lambda g: (None, g))(x * 2, y).sum(), x)
+
+
+@pytest.mark.usefixtures("tier")
+def test_contract_09_none_on_the_way():
+    """What is before gets no gradient from there, and one from elsewhere as if that were all there is; no hook in between is called."""
+    stop, passing, seen = two_inputs(lambda g: (None, g)), two_inputs(lambda g: (g, None)), []
+    x, y = tape.Variable(A), tape.Variable(B)
+    way = passing(tnp.sin(passing(x, y)), y)  # which had to give x what comes back to it
+    way.register_hook(seen.append)
+    stop(way, y).sum().backward()
+    assert x.grad is None
+    assert not seen
+    first, second = interop.lift(lambda a, b: (a * b, jnp.sin(a) * b))(x, y)
+    given = tape.gradients((stop(first, y) + second).sum(), [x, y])  # of two cotangents that are written down, one comes
+    close(given, (np.cos(A) * B, np.sin(A) + 1))
 
 
 @pytest.mark.usefixtures("tier")

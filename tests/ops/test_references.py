@@ -96,12 +96,24 @@ def step(x):
     return jnp.concatenate([last, seen])
 
 
+def counted(x):
+    r = jax.new_ref(jnp.int32(0))
+
+    def body(i):
+        r[...] = r[...] + i
+        return i + 1
+
+    lax.while_loop(lambda i: i < 4, body, 1)
+    return jnp.sin(x) * r[...]
+
+
 PAIRS = {
     "written twice": (written_twice, lambda x: jnp.sin(x).at[0].set(x[1] * x[0]) * x),
     "forgotten": (forgotten, lambda x: jnp.sin(x[0]) * 3 * x),
     "in a loop": (in_a_loop, loop),
     "in branches and calls": (in_branches_and_calls, branches_and_calls),
     "of a step": (of_a_step, step),
+    "counted": (counted, lambda x: 6 * jnp.sin(x)),
     "in a checkpoint": (jax.checkpoint(of_a_step), step),
 }
 each = pytest.mark.parametrize(("fun", "twin"), PAIRS.values(), ids=PAIRS)
