@@ -112,7 +112,7 @@ def _computed(eqn: JaxprEqn, ins: Sequence[Atom]) -> Hashable:
     """Return what an equation computes, as a key; None where it is to be computed each time."""
     if eqn.effects or eqn.primitive.name in _EACH_TIME:
         return None
-    read = tuple([(v.aval, type(v.val), repr(v.val)) if isinstance(v, Literal) else v for v in ins])
+    read = tuple([(v.aval, np.asarray(v.val).tobytes()) if isinstance(v, Literal) else v for v in ins])
     key = (eqn.primitive, read, tuple(eqn.params.items()), eqn.ctx, tuple([v.aval for v in eqn.outvars]))
     try:
         hash(key)

@@ -37,6 +37,7 @@ def test_equal_equations_are_there_once():
     [
         (lambda x: x * 0.0, lambda x: x * -0.0),
         (lambda x: x + 1, lambda x: x + 1.5),
+        (lambda x: x * np.float32(0.000123456), lambda x: x * np.float32(0.000123459)),  # which are printed alike
         (lambda x: x.sum(0), lambda x: x.sum(1)),
         (lambda x: x.astype(jnp.int16), lambda x: x.astype(jnp.int8)),
         (lax.optimization_barrier, lax.optimization_barrier),
