@@ -141,14 +141,13 @@ def not_finite_at(entry: Entry, operands: Sequence[Any], incoming: object) -> Ca
             what = f"{what}, and the gradient that arrives there is 0 (a mask after it): 0 * inf is NaN"
             repair = "mask the input as well: safe = tnp.where(mask, x, 1.0), then tnp.where(mask, tnp.sqrt(safe), 0.0)"
             return Cause("infinity times zero", number, what, repair)
-        return Cause("infinite slope", number, what, f"keep its input away from 0: tnp.{op}(x + 1e-12), or tnp.maximum(x, eps)")
+        return Cause("infinite slope", number, what, "keep its input away from 0: x + 1e-12, or tnp.maximum(x, eps)")
     if op in ("norm", "vector_norm", "hypot"):
         repair = "use the square (x * x).sum(), or tnp.sqrt((x * x).sum() + eps)"
         return Cause("norm at 0", number, "the derivative of a norm at 0 is 0 / 0", repair)
-    if op in ("log", "log2", "log10", "log1p", "divide", "true_divide", "reciprocal") and zero:
-        kind = "infinity times zero" if dead else "log(0)" if op.startswith("log") else "division by 0"
-        what = f"{op} at 0 has the derivative 1 / 0" + (", and the gradient that arrives is 0: 0 * inf is NaN" if dead else "")
-        return Cause(kind, number, what, "keep its input positive before it: tnp.log(tnp.maximum(x, 1e-12)); masks go around the input")
+    if op.startswith("log") and zero:
+        what = f"{op} at 0 has the derivative 1 / 0"
+        return Cause("log(0)", number, what, "keep its input positive before it: tnp.log(tnp.maximum(x, 1e-12)); masks go around the input")
     if op in ("softmax", "log_softmax", "logsumexp") and any(np.any(np.all(np.isneginf(x), axis=-1)) for x in operands if x.ndim):
         what = f"{op} of nothing but -inf is 0 / 0: everything is masked there"
         return Cause("all masked", number, what, "leave one value along the axis, or select before: tnp.where(mask.any(-1), ..., 0.0)")

@@ -31,6 +31,12 @@ def verdict_of(y, x):
     return "NaN" if np.isnan(g).any() else "inf" if np.isinf(g).any() else "zero" if not g.any() else "finite"
 
 
+def test_the_repair_of_a_power_at_zero_can_be_pasted():
+    x = tape.Variable(np.array([0.0, 1.0], np.float32))
+    (cause,) = tape.explain((x**0.5).sum(), x).causes
+    assert cause.repair == "keep its input away from 0: x + 1e-12, or tnp.maximum(x, eps)"  # no tnp.power(x + 1e-12)
+
+
 @pytest.mark.parametrize("name", ACCIDENTS)
 def test_the_answer_names_cause_and_repair(name):
     title, verdict, kind, accident, repaired = ACCIDENTS[name]
