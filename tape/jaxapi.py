@@ -285,17 +285,25 @@ def trace(fun: Callable[..., Any], *avals: object) -> tuple[ClosedJaxpr, Any]:
 
 
 def _own(jaxpr: Jaxpr) -> None:
-    """Copy the numbers in a jaxpr that JAX took from arrays of NumPy without axes: whoever has those may change them."""
+    """Copy what a jaxpr, and those in it, hold of NumPy's arrays: whoever has those may change them."""
     for atom in (*jaxpr.outvars, *[atom for eqn in jaxpr.eqns for atom in eqn.invars]):
         if isinstance(atom, Literal):
             atom.val = _copied(atom.val)
     for inner in jax.tree.leaves([[*eqn.params.values()] for eqn in jaxpr.eqns], is_leaf=lambda x: isinstance(x, (Jaxpr, ClosedJaxpr))):
         if isinstance(inner, (Jaxpr, ClosedJaxpr)):
             _own(inner.jaxpr if isinstance(inner, ClosedJaxpr) else inner)
+            if isinstance(consts := getattr(inner, "consts", None), list):
+                consts[:] = map(_copied, consts)
 
 
 def _copied(value: Any) -> Any:
-    return copy.deepcopy(value) if isinstance(value, np.ndarray) or type(value).__name__ == "TypedNdArray" else value
+    """Return a copy of an array of NumPy that nobody changes; of such a copy, itself."""
+    array = value if isinstance(value, np.ndarray) else getattr(value, "val", None)  # in which JAX 0.9 has those of literals
+    if not isinstance(array, np.ndarray) or (array.flags.owndata and not array.flags.writeable):
+        return value
+    value = copy.deepcopy(value)
+    (value if isinstance(value, np.ndarray) else value.val).flags.writeable = False
+    return value
 
 
 def saveable(decision: object) -> bool:

@@ -2,11 +2,12 @@
 
 Programs are equal if their fingerprints are.  Variables are numbered there, nested jaxprs are followed, and functions that a primitive
 carries (the rules of a ``custom_jvp``) are compared by their code and what they close over.  What is compared by identity lives as long as
-the op.
+the fingerprint.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import types
 from collections.abc import Callable, Hashable
@@ -53,6 +54,21 @@ _BY_VALUE = (str, bytes, int, type(None), type, np.dtype, type(Ellipsis), types.
 _BYTES_LIMIT = 1 << 12
 # What JAX's tracing leaves in closures, without a part in what is computed.
 _BOOKKEEPING = frozenset({"DynamicJaxprTrace", "Store", "EqualStore", "InitialResultPaths", "DebugInfo"})
+
+
+class Itself:
+    """An object that is equal to nothing but itself."""
+
+    __slots__ = ("_thing",)
+
+    def __init__(self, thing: object) -> None:
+        self._thing = thing
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Itself) and other._thing is self._thing
+
+    def __hash__(self) -> int:
+        return id(self._thing)
 
 
 class _Fingerprint:
@@ -102,12 +118,12 @@ class _Fingerprint:
             return (kind, tuple([self.of(v) for v in value]))
         if kind is dict:
             return (kind, tuple([(self.of(k), self.of(v)) for k, v in value.items()]))
-        if kind.__name__ == "TypedNdArray":  # a literal of older JAX releases; its weak type is in the aval beside it
-            return (kind, self.of(np.asarray(value)))
-        if isinstance(value, np.ndarray) and value.dtype != object and value.nbytes <= _BYTES_LIMIT:
-            return (kind, value.shape, value.dtype, value.tobytes())
-        if isinstance(value, (jax.Array, np.ndarray)):
-            return (kind, id(value))
+        if isinstance(value, jaxapi.Tracer):  # nobody has it in another trace
+            return object()
+        if isinstance(value, np.ndarray) or kind.__name__ == "TypedNdArray":  # what JAX makes of one in a jaxpr
+            array = np.asarray(value)  # of the latter another one each time
+            small = array.dtype != object and array.nbytes <= _BYTES_LIMIT
+            return (kind, array.shape, array.dtype, array.tobytes()) if small else Itself(value)
         return self._object(value)
 
     def _object(self, value: Any) -> Hashable:
@@ -122,9 +138,9 @@ class _Fingerprint:
         if isinstance(value, types.FunctionType):
             self._met[id(value)] = len(self._met)
             cells = tuple([self._cell(c) for c in value.__closure__ or ()])
-            return (value.__code__, id(value.__globals__), cells, self.of(value.__defaults__), self.of(value.__kwdefaults__))
+            return (value.__code__, Itself(value.__globals__), cells, self.of(value.__defaults__), self.of(value.__kwdefaults__))
         if isinstance(value, types.MethodType):
-            return (kind, self.of(value.__func__), id(value.__self__))
+            return (kind, self.of(value.__func__), Itself(value.__self__))
         if kind is AppliedPolicy:
             return (kind, self.of(value.policy), value.kept)
         if kind is functools.partial:
@@ -132,12 +148,10 @@ class _Fingerprint:
         if kind.__name__ == "WrappedFun":
             return (kind, self.of(value.f), self.of(value.transforms), self.of(value.params))
         if kind.__module__.split(".")[0] in ("jax", "jaxlib", "numpy"):
-            try:
+            with contextlib.suppress(TypeError):  # arrays are not hashed
                 hash(value)
-            except TypeError:
-                return (kind, id(value))
-            return (kind, value)
-        return (kind, id(value))
+                return (kind, value)
+        return Itself(value)
 
     def _cell(self, cell: types.CellType) -> Hashable:
         try:

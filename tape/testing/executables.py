@@ -18,6 +18,7 @@ import numpy as np
 
 from tape import jaxapi
 from tape.jaxapi import Jaxpr
+from tape.ops.interning import Itself
 from tape.ops.running import quick_options
 from tape.testing.precise import RULE_PRIMITIVES, Precise
 
@@ -149,19 +150,6 @@ def signature(jaxpr: Jaxpr) -> tuple[Hashable, ...]:
     return (*lines, tuple(map(atom, jaxpr.outvars)))
 
 
-class _Itself:
-    """An object that is equal to nothing but itself."""
-
-    def __init__(self, thing: object) -> None:
-        self._thing = thing
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Itself) and other._thing is self._thing
-
-    def __hash__(self) -> int:
-        return id(self._thing)
-
-
 def _value(x: object) -> Hashable:
     """Return a parameter or literal as a key."""
     if isinstance(x, jaxapi.Jaxpr):
@@ -181,7 +169,7 @@ def _value(x: object) -> Hashable:
     try:
         hash(x)
     except TypeError:
-        return _Itself(x)
+        return Itself(x)
     return type(x), x
 
 

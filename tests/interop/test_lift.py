@@ -162,6 +162,22 @@ def test_a_call_like_the_latest_one_sees_what_changed_around_it():
     assert found == ["float32", "float64", "float32"]
 
 
+@pytest.mark.parametrize("size", [3, 5000])
+def test_functions_with_other_arrays_of_numpy_in_a_jitted_one_are_told_apart(size):
+    """Whether the arrays are large, and whether the one before is gone or has changed when the values are wanted."""
+
+    def lifted(table):
+        return interop.lift(lambda x: jax.jit(lambda x: (x * table).sum())(x) * 2)
+
+    for i in range(12):
+        x, table = tape.Variable(2.0), np.full(size, float(i), np.float32)
+        y = lifted(table)(x)
+        if i % 3 == 0:
+            table[:] = -1.0
+        assert float(tape.gradients(y, x, retain_graph=True)) == 2 * size * i
+        assert float(y) == 4 * size * i
+
+
 def test_zeros_that_are_static_have_signs():
     f = interop.lift(lambda x, s: x if s > 0 else jnp.copysign(x, s))
     assert [float(f(tape.constant(3.0), s)) for s in (0.0, -0.0, 0.0)] == [3.0, -3.0, 3.0]
