@@ -23,6 +23,7 @@ from tape.graph import constants
 A = onp.array([[2.0, 0.3, -0.1], [0.4, 1.5, 0.2], [0.1, -0.3, 1.8]])
 X = onp.array([0.3, -1.2, 2.0])
 P = onp.array([0.4, 1.2, 2.5])
+FLAT = onp.array([1.0, 2.0, 0.0])
 DERIVED = "enable_eigvec_derivs" in signature(jax.lax.linalg.eig).parameters  # so do second derivatives of eigenvalues
 
 
@@ -120,10 +121,13 @@ SPECIAL = {
     "poisson": lambda x: stats.poisson.logpmf(3.0, x) + stats.poisson.cdf(2.0, x),
     "dirichlet": lambda x: stats.dirichlet.logpdf(onp.array([0.2, 0.3, 0.5]), x),
     "multivariate normal": lambda x: stats.multivariate_normal.logpdf(x, X, A @ A.T),
+    "multivariate normal, singular": lambda x: stats.multivariate_normal.logpdf(x * FLAT, X * FLAT, onp.diag(FLAT), True),
     "sqrtm": lambda x: linalg.sqrtm(np.diag(x) + A @ A.T),
     "sylvester": lambda x: linalg.solve_sylvester(A, A + np.diag(x), A),
     "solve_triangular": lambda x: linalg.solve_triangular(np.tril(A) + np.diag(x), X, lower=True),
+    "solve_banded": lambda x: linalg.solve_banded((1, 0), np.array([x + 1, x / 4]), np.outer(x, x)),
     "convolve": lambda x: signal.convolve(x, onp.array([1.0, -2.0]), mode="same"),
+    "convolve along axes": lambda x: signal.convolve(np.outer(x, x), A, axes=([1], [1])),
     "odeint": lambda x: integrate.odeint(lambda y, t, a: -y * a, x, onp.linspace(0, 0.5, 3), (x,), rtol=1e-10, atol=1e-10),
 }
 
