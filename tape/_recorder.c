@@ -5596,7 +5596,8 @@ suits(Bound *bound, PyObject *given)
             return 0;
         }
         Handle *grad = as_handle(*of_extra(handle->extra, GRAD));
-        if ((grad == NULL ? *of_extra(handle->extra, GRAD) : ((Place *)grad->place)->kind) != PyTuple_GET_ITEM(look, 2)) {
+        PyObject *wanted = PyTuple_GET_ITEM(look, 2); /* ... if any will do */
+        if (wanted != Py_Ellipsis && (grad == NULL ? *of_extra(handle->extra, GRAD) : ((Place *)grad->place)->kind) != wanted) {
             return 0;
         }
     }

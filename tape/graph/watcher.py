@@ -49,6 +49,10 @@ class Watcher:
     def read_grad(self, variable: Handle) -> None:
         """Note that a Variable's ``.grad`` is looked at, be it None or not."""
 
+    def clear_grad(self, variable: Handle) -> None:
+        """Note that a Variable's ``.grad`` is about to become None, whatever it is."""
+        self.write(variable)
+
     def receive(self, variable: Handle) -> None:
         """Note that a sweep is about to give a gradient to a leaf."""
 

@@ -80,7 +80,8 @@ class Binding(layout.Bound):
         self._places: list[Place] = []  # of those, when last seen to be of these kinds
         self._strangers = {id(variables[i]) for i in step.relevant if i >= given} if outcome.changes else None
         self._values = [variables[i] for i in step.values if i >= given]
-        self._looked = [(v, extra_of(v), step.grad_kinds[i]) for i in step.looked for v in [variables[i]]]
+        self._looked: list[Any] = [(v, extra_of(v), step.grad_kinds[i]) for i in step.looked for v in [variables[i]]]
+        self._looked += [(v, extra_of(v), ...) for i in step.cleared for v in [variables[i]]]
         self._grads = [extra_of(variables[i]) for i in step.grads]
         first = len(step.jaxpr.jaxpr.invars) - len(step.values) - len(step.grads)
         last = first + len(step.values)
@@ -167,7 +168,7 @@ class Binding(layout.Bound):
             self._hooks_seen = count
         for v, extra, grad_kind in self._looked:
             grad = extra.grad
-            if v._extra is not extra or (None if grad is None else grad._place.kind) is not grad_kind:
+            if v._extra is not extra or (grad_kind is not ... and (None if grad is None else grad._place.kind) is not grad_kind):
                 return False
         return True
 

@@ -63,6 +63,7 @@ class Effects(Captures):
         self.sources = list(sources)
         self.touched: dict[int, Before] = {}  # what was written to, by id
         self.looked: dict[int, Any] = {}  # Variables on whose having a gradient the trace depends
+        self.cleared: set[int] = set()  # ids of those whose gradient was cleared before anything could depend on it
         self._cells = [v._cell for v in self.known]
         self._expected = {id(cell): i for i, cell in reversed([*enumerate(self._cells)])}
         self._ours = {id(v) for v in self.known}
@@ -180,13 +181,24 @@ class Effects(Captures):
             self.touched[id(variable)] = Before.of(variable)
             if not isinstance(variable._cell[0], Tracer):
                 self._unexpected(variable)
-        self.looked.setdefault(id(variable), variable)
+        self._look(variable)
         return True
+
+    def clear_grad(self, variable: Handle) -> None:
+        """Note that a Variable's ``.grad`` becomes None, so that nothing that follows depends on whether there was one."""
+        if id(variable) not in self.looked:
+            self.cleared.add(id(variable))
+        self.write(variable)
+
+    def _look(self, variable: Handle) -> None:
+        """Note that the trace depends on whether a Variable has a gradient."""
+        if id(variable) not in self.cleared:
+            self.looked.setdefault(id(variable), variable)
 
     def read_grad(self, variable: Handle) -> None:
         """Note that a Variable's ``.grad`` is looked at."""
         super().read_grad(variable)
-        self.looked.setdefault(id(variable), variable)
+        self._look(variable)
         if not isinstance(variable._cell[0], Tracer):
             self._unexpected(variable)
 

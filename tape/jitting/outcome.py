@@ -232,6 +232,9 @@ class Outcome:
         if before is None and not written:
             return
         value = grad = None
+        cleared = id(v) in self._effects.cleared
+        if cleared and was_there:  # as it was, by another way
+            self._effects.looked[id(v)] = v
         if before is not None and (
             v._cell is not before.cell or v._place.kind is not before.place.kind or v._segment is not before.segment
         ):
@@ -239,7 +242,7 @@ class Outcome:
             extra, v._extra = v._extra, None
             value = self._make(v)
             v._extra = extra
-        if written or (before is not None and now is not before.grad):
+        if written or (before is not None and (now is not before.grad or (cleared and now is None))):
             grad = -1 if now is None else self._make(now)
         if value is not None or grad is not None:
             anew = before is not None and v._extra is not before.extra and before.extra is not None

@@ -103,6 +103,8 @@ class TracedStep:
         self.kept: dict[int, KeptArray] = {}  # sources that are arrays in places
         # Sources on whose having a gradient it depends, and those that matter at all.
         self.looked = sorted({*self.grads, *[i for i, v in enumerate(self.sources) if id(v) in effects.looked_at]})
+        # Those whose gradient it clears first, so that it does not matter.
+        self.cleared = [i for i, v in enumerate(self.sources) if id(v) in effects.cleared and i not in self.looked]
         trees = (outcome.returned, *[s.content for s in outcome.slots])
         referred = {n for tree in trees for kind, n in tree.leaves if kind in (SAME, GRADIENT)}
         self.relevant = sorted({*self.values, *self.looked, *referred, *[c.source for c in outcome.changes]})

@@ -198,7 +198,7 @@ class Variable(Placed):
         if gradient is None:
             trace, extra = LOCAL.scope.trace, self._extra
             if trace is not NOBODY:
-                trace.write(self)
+                trace.clear_grad(self)
             if extra is not None:
                 extra.grad, extra.assigned = None, False
             return

@@ -335,6 +335,44 @@ def test_gradients_are_new_variables_at_every_call():
         assert w.grad is None
 
 
+@pytest.mark.parametrize("after", ["nothing", "a sweep", "looks first", "an update", "puts back"])
+def test_a_step_that_clears_gradients_first_is_one_whether_or_not_there_are_any(after):
+    """``zero_grad(); backward(); step()``: the first call meets no gradients, and all others do."""
+
+    def made():
+        w, kept = tape.Variable(W), []
+
+        def step(x):
+            if after == "looks first" and w.grad is not None:
+                x = x * 2
+            w.zero_grad()
+            if after == "puts back":
+                w.grad = kept[0]
+            if after not in {"nothing", "puts back"}:
+                (w * w * x).sum().backward()
+            if after == "an update":
+                w.value = w.value - 0.1 * w.grad.value
+
+        return w, kept, step
+
+    (w, kept, plain), (v, held, step) = made(), made()
+    compiled = tape.jit(step)
+    for given in (W * 3, None, "as it is", W * 5, "as it is", None):
+        for u, old in ((w, kept), (v, held)):
+            if given is None:
+                u.grad = None
+            elif not isinstance(given, str):
+                u.grad = given
+                old[:] = [u.grad]
+        plain(X)
+        compiled(X)
+        assert (v.grad is None) == (w.grad is None)
+        if w.grad is not None:
+            close(v.grad, w.grad.value)
+        close(v, w.value)
+    assert (compiled.cache_info().traces == 1) == (after != "looks first")
+
+
 @pytest.mark.parametrize("held", [False, True])
 @pytest.mark.parametrize("change", ["scaled", "an element", "updated too"])
 def test_a_gradient_from_before_that_is_written_to(change, held):
