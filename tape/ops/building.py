@@ -108,11 +108,16 @@ class JaxprBuilder:
 _EACH_TIME = frozenset({"optimization_barrier", "rng_uniform"})  # it keeps a checkpoint's second run apart; it gives other numbers
 
 
+def number_key(literal: Literal) -> Hashable:
+    """Return what tells a number in a jaxpr from others: its bytes, as 0 and -0 differ, and texts of arrays leave digits out."""
+    return literal.aval, np.asarray(literal.val).tobytes()
+
+
 def _computed(eqn: JaxprEqn, ins: Sequence[Atom]) -> Hashable:
     """Return what an equation computes, as a key; None where it is to be computed each time."""
     if eqn.effects or eqn.primitive.name in _EACH_TIME:
         return None
-    read = tuple([(v.aval, np.asarray(v.val).tobytes()) if isinstance(v, Literal) else v for v in ins])
+    read = tuple([number_key(v) if isinstance(v, Literal) else v for v in ins])
     key = (eqn.primitive, read, tuple(eqn.params.items()), eqn.ctx, tuple([v.aval for v in eqn.outvars]))
     try:
         hash(key)
