@@ -23,6 +23,7 @@ from tape.jitting.effects import Effects
 from tape.jitting.outcome import GRADIENT, SAME, KeptArray, Outcome, kept_in, stand_in
 from tape.ops.kernel import Kernel
 from tape.ops.pullback import pullback
+from tape.programs.equations import with_loops
 from tape.programs.program import look
 from tape.recording import record
 from tape.sweeps.sweep import Sweep
@@ -86,14 +87,14 @@ class TracedStep:
         count, arrays = len(effects.sources), len(jaxpr.jaxpr.invars) - len(effects.known)
         positions = [*range(arrays), *[arrays + i for i, read in enumerate(effects.was_read) if read]]
         self.name = name
-        self.jaxpr = jaxapi.restrict(
-            jaxpr, positions
-        )  # of the arrays among the arguments, then what it reads of the sources; its results are those of ``outcome``
+        # Of the arrays among the arguments, then what it reads of the sources; its results are those of ``outcome``.
+        self.jaxpr = with_loops(jaxapi.restrict(jaxpr, positions), final=pull is None)
         self.outcome = outcome
         self.kernel: StepKernel | None = None  # the op that is recorded where gradients flow through the step
         if pull is not None:
             read = [(kind, positions.index(x) if kind == "input" else x) for kind, x in pull.read]
-            pull = pull._replace(read=read, reached=[positions.index(arrays + i) for i in pull.reached])
+            reached = [positions.index(arrays + i) for i in pull.reached]
+            pull = pull._replace(jaxpr=with_loops(pull.jaxpr, final=False), read=read, reached=reached)
             self.kernel = StepKernel(name, self.jaxpr, len(outcome.values), pull)
         # The Variables among the arguments, then those that it captured; later only those that nothing leads to.
         self.sources: list[Any] = effects.sources

@@ -61,16 +61,10 @@ class Rolled:
         """Return the values that are kept."""
         packs = len(self._packed)
         rest = dict(zip([self._slots[i] for i in self._rest], arguments[packs:], strict=True))
-        writing = _Writing(self._flow, rest)
+        writing = Writing(self._flow, rest)
         for (_, positions), array in zip(self._packed, arguments[:packs], strict=True):
             writing.stack(array, [self._slots[i] for i in positions], self._numbers)
-        done = 0
-        for loop in self._loops:
-            writing.straight(done, loop.start)
-            writing.loop(loop)
-            done = loop.end
-        writing.straight(done, len(self._flow.entries))
-        return [writing.value(slot) for slot in self._flow.keep]
+        return writing.whole(self._loops, self._flow.keep)
 
     def called(self, name: str, inputs: Sequence[Any]) -> Sequence[Any]:
         """Return the values that are kept for inputs of a JAX transformation, which takes it as one call."""
@@ -92,7 +86,7 @@ def rolled(entries: Sequence[Step], slots: Sequence[int], keep: Sequence[int], l
     if len(entries) < FEW:
         return None
     flow = Flow(entries, keep)
-    scans, called = _chosen(flow, find(flow), dict(zip(slots, leaves, strict=True)))
+    scans, called = chosen(flow, find(flow), dict(zip(slots, leaves, strict=True)))
     if not called:
         return Calls([Rolled(flow, scans, slots, leaves).call(slots)], slots, keep, flow) if scans else None
     parts: list[Call] = []
@@ -123,7 +117,7 @@ def rolled_inside(entries: Sequence[Step], slots: Sequence[int], keep: Sequence[
     if len(entries) < FEW:
         return None
     flow = Flow(entries, keep)
-    scans, _ = _chosen(flow, find(flow), dict(zip(slots, leaves, strict=True)), calls=False)
+    scans, _ = chosen(flow, find(flow), dict(zip(slots, leaves, strict=True)), calls=False)
     return Rolled(flow, scans, slots, leaves) if scans else None
 
 
@@ -139,18 +133,21 @@ def written(entries: Sequence[Step]) -> list[Step]:
     return kept
 
 
-def _chosen(flow: Flow, loops: Sequence[Loop], leaves: dict[int, Any], *, calls: bool = True) -> tuple[list[Loop], list[Loop]]:
-    """Return the loops that become XLA's, and those whose turns are called."""
+def chosen(
+    flow: Flow, loops: Sequence[Loop], leaves: dict[int, Any], *, calls: bool = True, waits: bool = False
+) -> tuple[list[Loop], list[Loop]]:
+    """Return the loops that become XLA's, and those whose turns are called; ``waits``: the user does until it is compiled."""
     costs = Costs(flow, loops, [slot for slot, leaf in leaves.items() if is_scalar(leaf)])
     together = calls and all(on_one_device(leaf) for leaf in leaves.values())
-    many = _is_long(flow.entries)
+    many = waits or _is_long(flow.entries)
+    free = 2 * TURN if waits else TURN
     scans, called, left = [], [], []
     for loop in loops:
         turn, scan, call = costs.of_turns(loop)
         if together and call < scan and call * _LONG < turn and many:
             called.append(loop)
         elif branches(flow.entries[loop.start : loop.end], loop) or (
-            many and _pays(flow, loop, scan, max(turn * _SHARE, _longer(flow, loop) / _RUNS))
+            many and _pays(flow, loop, scan, max(free, turn * _SHARE, _longer(flow, loop) / _RUNS))
         ):
             scans.append(loop)
             costs.stacked(loop)
@@ -170,7 +167,7 @@ def _pays(flow: Flow, loop: Loop, scan: float, least: float) -> bool:
     turn = [entry.kernel for entry in flow.entries[loop.start : loop.start + loop.period]]
     if fused(turn):
         return not written_out(turn, loop.count)
-    return scan <= TURN or scan < least
+    return scan <= least
 
 
 def _join(flow: Flow, scans: list[Loop], left: list[Loop]) -> None:
@@ -201,7 +198,7 @@ def _longer(flow: Flow, loop: Loop) -> float:
     return float(sum([entry.kernel.cost.part for entry in turn])) * (loop.count - 1) / loop.count
 
 
-class _Writing:
+class Writing:
     """A function while JAX traces it: the values so far, and the arrays whose rows are values."""
 
     def __init__(self, flow: Flow, values: dict[int, Any]) -> None:
@@ -226,8 +223,18 @@ class _Writing:
         value = self._values.get(slot)
         if value is None:
             row = lax.index_in_dim(self._stacks[self._stack[slot]], int(self._row[slot]), keepdims=False)
-            value = self._values[slot] = _fitted(row, self._avals[slot])
+            value = self._values[slot] = fitted(row, self._avals[slot])
         return value
+
+    def whole(self, loops: Sequence[Loop], keep: Sequence[int]) -> list[Any]:
+        """Write all entries, loops as loops, and return the values of some slots."""
+        done = 0
+        for loop in loops:
+            self.straight(done, loop.start)
+            self.loop(loop)
+            done = loop.end
+        self.straight(done, len(self._entries))
+        return [self.value(slot) for slot in keep]
 
     def straight(self, start: int, end: int) -> None:
         """Write entries one after the other."""
@@ -248,14 +255,14 @@ class _Writing:
                 if isinstance(source, Carried) and source not in registers:
                     carried = _aval(turn, source.result)
                     registers[source] = len(held)
-                    held.append(tuple([_fitted(self.value(s), carried) for s in source.initial]))
+                    held.append(tuple([fitted(self.value(s), carried) for s in source.initial]))
                 elif isinstance(source, Outside) and len(source.slots) == 1:
                     self.value(source.slots[0])
                 elif isinstance(source, Outside) and source.slots not in columns and source.slots not in gathered:
                     rows = self._rows(source.slots)
                     if rows is None:
                         gathered[source.slots] = len(given)
-                        given.append(jnp.stack([_fitted(self.value(s), aval) for s in source.slots]))
+                        given.append(jnp.stack([fitted(self.value(s), aval) for s in source.slots]))
                     else:
                         columns[source.slots] = rows
         values = self._values
@@ -276,17 +283,17 @@ class _Writing:
                 if len(source.slots) == 1:
                     return values[source.slots[0]]
                 if source.slots in gathered:
-                    return _fitted(given[gathered[source.slots]], aval)
+                    return fitted(given[gathered[source.slots]], aval)
                 array, first, step = columns[source.slots]
-                return _fitted(lax.dynamic_index_in_dim(array, first + step * number, keepdims=False), aval)
+                return fitted(lax.dynamic_index_in_dim(array, first + step * number, keepdims=False), aval)
 
             def result(of: Result) -> Any:
-                return _fitted(results[of[0]][of[1]], _aval(turn, of))
+                return fitted(results[of[0]][of[1]], _aval(turn, of))
 
             for entry, sources in zip(turn, loop.reads, strict=True):
                 results.append(inline(entry)(*[read(s, a) for s, a in zip(sources, entry.kernel.in_avals, strict=True)]))
             further = [(*register[1:], result(source.result)) for source, register in zip(registers, held, strict=True)]
-            finals = [_fitted(result(r), jax.typeof(b)) for r, b in zip(last, blank, strict=True)]
+            finals = [fitted(result(r), jax.typeof(b)) for r, b in zip(last, blank, strict=True)]
             return (number + 1, further, finals), [result(r) for r in each]
 
         start = (jnp.int32(0), held, blank)
@@ -300,7 +307,7 @@ class _Writing:
             if r in newest:
                 values[slot] = further[newest[r]][-1]
             elif r in last:
-                values[slot] = _fitted(finals[last.index(r)], _aval(turn, r))
+                values[slot] = fitted(finals[last.index(r)], _aval(turn, r))
 
     def _rows(self, slots: tuple[int, ...]) -> tuple[Any, int, int] | None:
         """Return the array whose rows are the values of slots, the first row and the distance to the next; None where there is none."""
@@ -319,7 +326,7 @@ def _numeric(aval: Any) -> bool:
     return isinstance(aval.dtype, np.dtype) and aval.dtype != jaxapi.float0
 
 
-def _fitted(value: Any, aval: Any) -> Any:
+def fitted(value: Any, aval: Any) -> Any:
     """Return a value with the weak type of ``aval`` or without one, as that is: JAX wants the same at each turn."""
     if jax.typeof(value).weak_type == aval.weak_type:
         return value

@@ -1,0 +1,174 @@
+"""Loops in jaxprs: what repeats in a step of ``tape.jit`` is a loop of its program."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import tape
+import tape.numpy as tnp
+from tape import jaxapi
+from tape.programs.equations import with_loops
+from tests.agreement import close
+
+X = np.linspace(-1.0, 1.0, 4, dtype=np.float32)
+W = np.linspace(-0.4, 0.5, 16, dtype=np.float32).reshape(4, 4)
+
+
+def products(turns, h, w):
+    for _ in range(turns):
+        h = jnp.tanh(h @ w)
+    return h
+
+
+def rows(turns, h, w):
+    x = jnp.sin(jnp.arange(4.0 * turns).reshape(turns, 4))
+    for i in range(turns):
+        h = jnp.tanh(h @ w + x[i]) + x[turns - 1 - i]
+    return h
+
+
+def numbers(turns, h, w):
+    for i in range(turns):
+        h = jnp.sin(h @ w) * (0.5 + 0.01 * i) + (0.25 if i % 2 else -0.0)
+    return h
+
+
+def some_turns_differ(turns, h, w):
+    before = h
+    for i in range(turns):
+        h, before = jnp.cos(h @ w - before) * (2 if i == turns // 2 else 1), h
+    return h + before
+
+
+def all_values_are_kept(turns, h, w):
+    kept = []
+    for _ in range(turns):
+        h = jnp.sin(h @ w)
+        kept.append(h)
+    return jnp.stack(kept), [k.sum() for k in kept[:3]], h
+
+
+def derivatives_of_their_own(turns, h, w):
+    for _ in range(turns):
+        h = jax.nn.silu(h @ w) + jax.nn.relu(h) * 0.1 + jax.nn.softmax(h)
+    return h
+
+
+def gradients(turns, h, w):
+    return jax.value_and_grad(lambda w: (rows(turns, h, w) ** 2).sum())(w)
+
+
+def seconds(turns, h, w):
+    return jax.grad(lambda w: (jax.grad(lambda w: (rows(turns, h, w) ** 2).sum())(w) ** 2).sum())(w)
+
+
+def keys(turns, h, w):
+    key = jax.random.key(3)
+    for _ in range(turns):
+        key, each = jax.random.split(key)
+        h = jnp.tanh(h @ w) * jax.random.bernoulli(each, 0.7, (4,))
+    return h, jax.random.key_data(key)
+
+
+def updates(turns, h, w):
+    out = jnp.zeros((turns, 4))
+    for i in range(turns):
+        h = jnp.tanh(h @ w)
+        out = out.at[i].set(h).at[i, 0].add(1)
+    return out
+
+
+def weak(turns, h, w):
+    n, x = 2, 0.5
+    total = jnp.float32(0)
+    for i in range(turns):
+        x = lax.sin(jnp.asarray(x)) * 1.5
+        total = total + (h @ w).sum() * x + i
+        n = n * 3 % 7
+    return total, x, n, h.astype(jnp.int32)
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        products,
+        rows,
+        numbers,
+        some_turns_differ,
+        all_values_are_kept,
+        derivatives_of_their_own,
+        gradients,
+        seconds,
+        keys,
+        updates,
+        weak,
+    ],
+    ids=lambda f: f.__name__,
+)
+def test_a_jaxpr_with_loops_computes_the_same_and_does_not_grow_with_turns(loop):
+    sizes = []
+    for turns in (400, 420) if loop in {products, all_values_are_kept} else (40, 60):
+        flat = jaxapi.trace(lambda h, w: jax.tree.leaves(loop(turns, h, w)), X, W)[0]  # noqa: B023
+        rolled = with_loops(flat, final=True)
+        sizes.append(len(rolled.eqns))
+        assert sizes[-1] < len(flat.eqns) / 2 or loop is all_values_are_kept  # each is taken out, and put together with others
+        assert [v.aval for v in rolled.jaxpr.outvars] == [v.aval for v in flat.jaxpr.outvars]
+        for got, expected in zip(jax.jit(jaxapi.jaxpr_as_fun(rolled))(X, W), jaxapi.jaxpr_as_fun(flat)(X, W), strict=True):
+            np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-6)
+    assert sizes[1] <= sizes[0] + (3 if loop in {all_values_are_kept, seconds} else 0.2) * 20  # rows that are taken out, or put together
+
+
+def test_few_equations_and_effects_stay_as_they_are():
+    def told(h, w):
+        for _ in range(200):
+            h = jnp.tanh(h @ w)
+            jax.debug.callback(lambda: None)
+        return h
+
+    for fun in (told, lambda h, w: rows(5, h, w)):
+        flat = jaxapi.trace(fun, X, W)[0]
+        assert with_loops(flat, final=True) is flat
+
+
+def test_derivatives_of_their_own_are_kept_where_they_may_be_asked_for():
+    @jax.custom_jvp
+    def own(x):
+        return jnp.sin(x)
+
+    own.defjvp(lambda primals, tangents: (own(*primals), 7 * tangents[0]))
+    flat = jaxapi.trace(lambda h: lax.fori_loop(0, 1, lambda _, h: h, sum(own(h) * i for i in range(60))), X)[0]
+    kept = with_loops(flat, final=False)
+    np.testing.assert_allclose(jax.jvp(jaxapi.jaxpr_as_fun(kept), [X], [X])[1][0], 7 * X * sum(range(60)), rtol=1e-5)
+
+
+def test_a_step_of_many_turns_is_a_loop_and_its_lines_keep_their_names():
+    x = np.sin(np.arange(800.0, dtype=np.float32)).reshape(200, 4)
+    w = tape.Variable(W)
+
+    @tape.jit
+    def step(x):
+        w.zero_grad()
+        h = x[0]
+        for row in x:
+            h = tnp.tanh(h @ w + row)
+        loss = (h * h).sum()
+        loss.backward()
+        w.value = w.value - 0.1 * w.grad.value
+        return loss
+
+    def loss(w):
+        h, _ = lax.scan(lambda h, row: (jnp.tanh(h @ w + row), None), x[0], x)
+        return (h * h).sum()
+
+    expected = jnp.asarray(W)
+    for _ in range(3):
+        value, gradient = jax.value_and_grad(loss)(expected)
+        expected = expected - 0.1 * gradient
+        close(step(x), value)
+        close(w, expected)
+    text = step.lower(x).as_text(debug_info=True)
+    assert text.count("stablehlo.while") in {2, 3}  # of the rows, too
+    assert text.count("stablehlo.tanh") <= 4
+    assert "tanh (test_equations.py:" in text
