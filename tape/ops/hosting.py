@@ -55,6 +55,7 @@ _INNER = {
     for name, key in {"custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr", "remat": "jaxpr", "checkpoint": "jaxpr"}.items()
     if (primitive := jaxapi.primitive(name)) is not None
 }
+_PARTS = set(map(jaxapi.primitive, ("slice", "dynamic_slice", "gather")))  # of their operands they read a part
 _DOT, _TRANSPOSE = map(jaxapi.primitive, ("dot_general", "transpose"))
 
 
@@ -171,12 +172,12 @@ def _cost(entry: Equation, ins: Sequence[Any], outs: Sequence[Any]) -> float:
     if entry.primitive is _DOT:
         over = entry.params["dimension_numbers"][0][0]
         elements *= 2.0 * math.prod(ins[0].shape[d] for d in over) / _FLOPS
-    return elements + sum(float(a.size) for a in ins)
+    return elements if entry.primitive in _PARTS else elements + sum(float(a.size) for a in ins)
 
 
-def runs(cost: float) -> float:
-    """Return how many runs of such a cost are made on the host before a kernel is worth its compilation."""
-    return math.inf if cost <= _QUICK else COMPILING // cost
+def runs(cost: float, compiling: float) -> float:
+    """Return how many runs of such a cost are made on the host before a kernel is worth its compilation, foreseen in seconds."""
+    return math.inf if cost <= _QUICK else max(COMPILING, compiling * 1e9) // cost
 
 
 def at_first(function: Function, closed: ClosedJaxpr, compiled: Function) -> Function:

@@ -89,7 +89,7 @@ class Runner:
         """Return what runs the kernel on arrays of NumPy; False where it is not a kernel for that, or worth its compilation by now."""
         if self._host is None:
             function, cost = (None, 0.0) if self.pinned or self.exact else hosted(self.jaxpr)
-            self._left, self._hosting = runs(cost), HOSTED + cost * 1e-9
+            self._left, self._hosting = runs(cost, self.cost.alone), HOSTED + cost * 1e-9
             self._host = function if function is not None and self._left else False
             self.light = bool(self._host) and cost <= LIGHT
         return self._host
