@@ -15,6 +15,7 @@ from tape.graph.trie import Step
 from tape.ops.costs import PROGRAM
 from tape.ops.kernel import Kernel
 from tape.programs.loops import Carried, Flow, Loop, Outside, Same
+from tape.programs.rows import puts_together, takes_apart
 
 MOVED = 5e-10  # a byte that goes into a stack and out of it again
 TURN = 3e-6  # a turn of a loop of XLA's
@@ -65,9 +66,10 @@ class Costs:
         self._read(flow.entries[done:])
         self._rows = np.zeros(flow.size, np.bool_)  # slots that are rows of a stack in any case
         self._rows[[s for s in numbers if s < flow.size]] = True
+        self._rows[[s for e in flow.entries if takes_apart(e) for s in e.slots]] = True
 
     def _read(self, entries: Sequence[Step]) -> None:
-        self._alone[[s for e in entries for s in e.inputs]] = True
+        self._alone[[s for e in entries if not puts_together(e) for s in e.inputs]] = True
 
     def stacked(self, loop: Loop) -> None:
         """Take it that a loop becomes one of XLA's."""

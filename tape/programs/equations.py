@@ -14,11 +14,11 @@ from tape.ops.building import number_key
 from tape.ops.kernel import Kernel
 from tape.programs.loops import Flow, Loop, Outside, find
 from tape.programs.rolling import FEW, Writing, chosen, fitted
+from tape.programs.rows import puts_together
 
 # Seconds to compile: a kernel that is like no other, and an equation where there are others like it, whose kernel XLA has.
 _KERNEL, _AGAIN = 0.011, 0.001
 LEAST = 0.3  # seconds that loops must save
-_ONE_BY_ONE = 10  # inputs; an equation of more puts them together
 
 _SLICE, _FROM = jaxapi.primitive("slice"), jaxapi.primitive("dynamic_slice")
 _DERIVED = [jaxapi.primitive("custom_jvp_call"), jaxapi.primitive("custom_vjp_call")]
@@ -67,8 +67,8 @@ def _saved(flow: Flow, loops: Sequence[Loop], numbers: Collection[int]) -> float
     done = 0
 
     def read(start: int, end: int) -> None:
-        """Take note of what some equations read one by one, as those do not that put many together."""
-        alone.update(s for entry in flow.entries[start:end] if len(entry.inputs) < _ONE_BY_ONE for s in entry.inputs)
+        """Take note of what some equations read one by one."""
+        alone.update(s for entry in flow.entries[start:end] if not puts_together(entry) for s in entry.inputs)
 
     for loop in loops:
         others = sum(any(isinstance(s, Outside) and len(s.slots) > 1 and s.slots[0] in numbers for s in sources) for sources in loop.reads)

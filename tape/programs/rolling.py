@@ -21,8 +21,9 @@ from tape.graph.repeats import fused, repeats, written_out
 from tape.graph.trie import Step
 from tape.programs.costs import TURN, Costs, branches, to_compile
 from tape.programs.interpretation import on_one_device
-from tape.programs.loops import Carried, Flow, Loop, Outside, Result, Same, find
+from tape.programs.loops import Carried, Flow, Ints, Loop, Outside, Result, Same, find
 from tape.programs.naming import inline
+from tape.programs.rows import puts_together, takes_apart
 from tape.programs.turns import Call, Calls, turns_of
 
 MANY = 600  # entries,
@@ -239,8 +240,13 @@ class Writing:
     def straight(self, start: int, end: int) -> None:
         """Write entries one after the other."""
         for entry in self._entries[start:end]:
-            results = inline(entry)(*[self.value(s) for s in entry.inputs])
-            self._values.update(zip(entry.slots, results, strict=True))
+            if takes_apart(entry):
+                self.stack(self.value(entry.inputs[0]), entry.slots, dict(zip(entry.slots, entry.kernel.out_avals, strict=True)))
+            elif puts_together(entry):
+                self._values[entry.slots[0]] = self._together(entry.inputs, entry.kernel.out_avals[0])
+            else:
+                results = inline(entry)(*[self.value(s) for s in entry.inputs])
+                self._values.update(zip(entry.slots, results, strict=True))
 
     def loop(self, loop: Loop) -> None:
         """Write a loop."""
@@ -262,7 +268,7 @@ class Writing:
                     rows = self._rows(source.slots)
                     if rows is None:
                         gathered[source.slots] = len(given)
-                        given.append(jnp.stack([fitted(self.value(s), aval) for s in source.slots]))
+                        given.append(self._together(source.slots, aval))
                     else:
                         columns[source.slots] = rows
         values = self._values
@@ -309,6 +315,22 @@ class Writing:
             elif r in last:
                 values[slot] = fitted(finals[last.index(r)], _aval(turn, r))
 
+    def _together(self, slots: Sequence[int], aval: Any) -> Any:
+        """Return the array whose rows are the values of slots: what there is of it in other ones is taken at once."""
+        stacks, rows = self._stack[list(slots)], self._row[list(slots)]
+        parts = []
+        start = 0
+        while start < len(slots):
+            end = start + 1
+            while end < len(slots) and stacks[end] == stacks[start] >= 0:
+                end += 1
+            if end == start + 1:
+                parts.append(lax.expand_dims(fitted(self.value(slots[start]), aval), (0,)))
+            else:
+                parts.append(fitted(_chosen_rows(self._stacks[stacks[start]], rows[start:end]), aval))
+            start = end
+        return parts[0] if len(parts) == 1 else lax.concatenate(parts, 0)
+
     def _rows(self, slots: tuple[int, ...]) -> tuple[Any, int, int] | None:
         """Return the array whose rows are the values of slots, the first row and the distance to the next; None where there is none."""
         stacks, rows = self._stack[list(slots)], self._row[list(slots)]
@@ -316,6 +338,15 @@ class Writing:
         if stacks[0] < 0 or (stacks != stacks[0]).any() or not step or (np.diff(rows) != step).any():
             return None
         return self._stacks[stacks[0]], int(rows[0]), step
+
+
+def _chosen_rows(array: Any, rows: Ints) -> Any:
+    """Return an array of some rows of another one."""
+    step = int(rows[1] - rows[0])
+    if isinstance(array, np.ndarray) or abs(step) != 1 or (np.diff(rows) != step).any() or not _numeric(array):
+        return array[rows]
+    part = lax.slice_in_dim(array, int(rows.min()), int(rows.max()) + 1)
+    return part if step > 0 else lax.rev(part, (0,))
 
 
 def _aval(turn: Sequence[Step], result: Result) -> Any:

@@ -285,7 +285,47 @@ def from_the_first(w):
     return (x,)
 
 
-@pytest.mark.parametrize("write", [weak_time, keys, nothing, every_number, several_inside, from_the_first])
+STACK = Op("stack", lambda *rows: jnp.stack(rows))
+ACROSS = Op("across", lambda *rows: jnp.stack(rows, 1))
+ROWS = Op("rows", lambda array: tuple([array[i] for i in range(array.shape[0])]))
+OTHER_ROWS = Op("rows", lambda array: tuple([array[i - 1] for i in range(array.shape[0])]))
+
+
+def put_together(w):
+    """What a loop gives is put together, in several orders, and taken apart again for another loop."""
+    rows = [made[0] for made in chain(w, lambda x: (padded(w, x),), 8, (w.array(),))]
+    orders = (rows, rows[::-1], rows[::2], [rows[-1], *rows[:3], w.array()], [rows[2]] * 4)
+    arrays = [w.entry("stack", *order, op=STACK)[0] for order in orders]
+    (across,) = w.entry("across", *rows, op=ACROSS)
+    results = []
+    for array, op in ((arrays[0], ROWS), (arrays[1], ROWS), (arrays[0], OTHER_ROWS), (w.entry("sin", arrays[0])[0], ROWS)):
+        apart = w.entry("rows", array, op=op)
+        x = w.array()
+        for row in apart:
+            (x,) = w.entry("mix", padded(w, x), row)
+        results += [x, apart[2]]
+    return *arrays, across, *results
+
+
+def keys_put_together(w):
+    follow = Op("follow", lambda k: jax.random.fold_in(k, 3))
+    noise = Op("noise", lambda x, k: x + jax.random.normal(k, (3,)))
+    twice = chain(w, lambda k: w.entry("follow", *w.entry("follow", k, op=follow), op=follow), 24, (w.leaf(jax.random.key(3)),))
+    rows = [made[0] for made in twice]
+    apart = [w.entry("rows", *w.entry("stack", *order, op=STACK), op=ROWS) for order in (rows, rows[::-1])]
+    results = []
+    for read in (*apart, rows[::-1]):
+        x = w.array()
+        for key in read:
+            (x,) = w.entry("noise", padded(w, x), key, op=noise)
+        results.append(x)
+    return results
+
+
+WRITTEN = [weak_time, keys, nothing, every_number, several_inside, from_the_first, put_together, keys_put_together]
+
+
+@pytest.mark.parametrize("write", WRITTEN, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("compiles", [False, True])
 def test_loops_of(write, compiles, monkeypatch):
     w = Writer(1)
@@ -324,6 +364,26 @@ def test_a_program_does_not_grow_with_turns(monkeypatch):
         for step in reversed(steps):  # as a sweep does
             (y,) = w.entry("mul", padded(w, y), step)
         w = w.written([y])
+        found = rolling.rolled(w.entries, w.slots, w.keep, w.leaves)
+        sizes.append(jaxpr_size(found, w.leaves))
+        agree(found(*w.leaves), plain(w))
+    assert sizes[0] == sizes[1]
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_rows_are_put_together_and_taken_apart_at_once(backwards, monkeypatch):
+    monkeypatch.setattr(rolling, "MANY", 0)
+    monkeypatch.setattr(rolling, "FEW", 0)
+    monkeypatch.setattr(rolling, "UNROLLED", 0)
+    sizes = []
+    for length in (20, 60):
+        w = Writer(0)
+        rows = [made[0] for made in chain(w, lambda x: (padded(w, x),), length, (w.array(),))[1:]]  # noqa: B023
+        (array,) = w.entry("stack", *rows[:: -1 if backwards else 1], op=STACK)
+        x = w.array()
+        for row in w.entry("rows", *w.entry("sin", array), op=ROWS)[::-1]:
+            (x,) = w.entry("mix", padded(w, x), row)
+        w = w.written([array, x])
         found = rolling.rolled(w.entries, w.slots, w.keep, w.leaves)
         sizes.append(jaxpr_size(found, w.leaves))
         agree(found(*w.leaves), plain(w))
