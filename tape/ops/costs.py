@@ -78,7 +78,8 @@ def predicted(eqn: JaxprEqn) -> tuple[float, float]:
         run += turns * sum(r for _, r in held)
     if eqn.primitive not in jaxapi.CALL_JAXPR_PARAMS:
         shapes = [getattr(v.aval, "shape", ()) for v in (*eqn.invars, *eqn.outvars)]
-        part += _FUSED if eqn.primitive.name in _IN_STEP or len({*shapes, ()}) <= 2 else _OTHER
+        parts = len(eqn.outvars) if eqn.primitive.name == "split" else 1
+        part += _FUSED if eqn.primitive.name in _IN_STEP or len({*shapes, ()}) <= 2 else _OTHER * parts
         run += _ELEMENT * sum(map(math.prod, shapes)) + _FLOP * products(eqn, shapes)
     return part, run
 

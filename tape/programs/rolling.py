@@ -240,13 +240,15 @@ class Writing:
     def straight(self, start: int, end: int) -> None:
         """Write entries one after the other."""
         for entry in self._entries[start:end]:
+            results = entry.kernel.out_avals
             if takes_apart(entry):
-                self.stack(self.value(entry.inputs[0]), entry.slots, dict(zip(entry.slots, entry.kernel.out_avals, strict=True)))
+                rows = lax.reshape(self.value(entry.inputs[0]), (len(results), *results[0].shape))
+                self.stack(rows, entry.slots, dict(zip(entry.slots, results, strict=True)))
             elif puts_together(entry):
-                self._values[entry.slots[0]] = self._together(entry.inputs, entry.kernel.out_avals[0])
+                rows = self._together(entry.inputs, entry.kernel.in_avals[0])
+                self._values[entry.slots[0]] = fitted(lax.reshape(rows, results[0].shape), results[0])
             else:
-                results = inline(entry)(*[self.value(s) for s in entry.inputs])
-                self._values.update(zip(entry.slots, results, strict=True))
+                self._values.update(zip(entry.slots, inline(entry)(*[self.value(s) for s in entry.inputs]), strict=True))
 
     def loop(self, loop: Loop) -> None:
         """Write a loop."""

@@ -18,17 +18,14 @@ def _makers(jaxpr: Jaxpr) -> dict[Any, JaxprEqn]:
 
 
 def puts_together(entry: Step) -> bool:
-    """Tell whether the result of an entry is the array whose rows are its inputs, as of ``stack(values)``."""
+    """Tell whether the result of an entry is its inputs, all of one shape, one behind the other: ``stack`` or ``concatenate`` of values."""
     if len(entry.inputs) < LEAST or len(entry.slots) != 1:
         return False
     jaxpr = entry.kernel.jaxpr.jaxpr
     shapes = {v.aval.shape for v in jaxpr.invars}
-    (out,) = jaxpr.outvars
-    if len(shapes) > 1 or out.aval.shape != (len(jaxpr.invars), *min(shapes)):
-        return False
     makers = _makers(jaxpr)
-    last = makers.get(out)
-    if last is None or last.params.get("axis", last.params.get("dimension")) != 0:
+    last = makers.get(jaxpr.outvars[0])
+    if len(shapes) > 1 or last is None or last.params.get("axis", last.params.get("dimension")) != 0:
         return False
     if last.primitive.name == "stack":
         return list(last.invars) == list(jaxpr.invars)
@@ -38,28 +35,36 @@ def puts_together(entry: Step) -> bool:
         """Return what a row of the result was before it became one."""
         eqn = makers.get(v)
         if eqn is None or eqn.primitive.name not in _EXPANDING or v.aval.shape != one:
-            return None
+            return v
         axes = eqn.params.get("broadcast_dimensions")
-        return eqn.invars[0] if axes is None or axes == tuple(range(1, len(one))) else None
+        return eqn.invars[0] if axes is None or axes == tuple(range(1, len(one))) else v
 
     return last.primitive.name == "concatenate" and list(map(expanded, last.invars)) == list(jaxpr.invars)
 
 
 def takes_apart(entry: Step) -> bool:
-    """Tell whether the results of an entry are the rows of its only input, as those of the VJP of ``stack`` are."""
+    """Tell whether the results of an entry are parts of its only input, all of one shape, in order: ``split``, or the VJP of ``stack``."""
     if len(entry.slots) < LEAST or len(entry.inputs) != 1:
         return False
     jaxpr = entry.kernel.jaxpr.jaxpr
-    (array,) = jaxpr.invars
-    count, *shape = array.aval.shape or (0,)
+    (array,), results = jaxpr.invars, jaxpr.outvars
+    if not array.aval.shape or len({v.aval.shape for v in results}) > 1 or array.aval.shape[0] % len(results):
+        return False
+    size, rest = array.aval.shape[0] // len(results), array.aval.shape[1:]
+    if results[0].aval.shape != (size, *rest) and (results[0].aval.shape != rest or size != 1):
+        return False
     makers = _makers(jaxpr)
 
-    def is_row(number: int, v: Any) -> bool:
+    def is_part(number: int, v: Any) -> bool:
         eqn = makers.get(v)
-        part = None if eqn is None or eqn.primitive.name not in _SQUEEZING else makers.get(eqn.invars[0])
-        if part is None or part.primitive.name != "slice" or part.invars[0] is not array or v.aval.shape != tuple(shape):
+        if eqn is not None and eqn.primitive.name in _SQUEEZING:
+            v = eqn.invars[0]
+            eqn = makers.get(v)
+        if eqn is None or eqn.invars[0] is not array:
             return False
-        start, end = (number, *[0] * len(shape)), (number + 1, *shape)
-        return (part.params["start_indices"], part.params["limit_indices"]) == (start, end)
+        if eqn.primitive.name == "split":
+            return eqn.params["axis"] == 0 and eqn.outvars[number] is v
+        start, end = (number * size, *[0] * len(rest)), ((number + 1) * size, *rest)
+        return eqn.primitive.name == "slice" and (eqn.params["start_indices"], eqn.params["limit_indices"]) == (start, end)
 
-    return count == len(jaxpr.outvars) and all(is_row(i, v) for i, v in enumerate(jaxpr.outvars))
+    return all(is_part(i, v) for i, v in enumerate(results))

@@ -288,6 +288,8 @@ def from_the_first(w):
 STACK = Op("stack", lambda *rows: jnp.stack(rows))
 ACROSS = Op("across", lambda *rows: jnp.stack(rows, 1))
 ROWS = Op("rows", lambda array: tuple([array[i] for i in range(array.shape[0])]))
+PARTS = Op("parts", lambda array: tuple(jnp.split(array, array.shape[0] // 3)))
+JOINED = Op("joined", lambda *rows: jnp.concatenate(rows))
 OTHER_ROWS = Op("rows", lambda array: tuple([array[i - 1] for i in range(array.shape[0])]))
 
 
@@ -304,7 +306,11 @@ def put_together(w):
         for row in apart:
             (x,) = w.entry("mix", padded(w, x), row)
         results += [x, apart[2]]
-    return *arrays, across, *results
+    (joined,) = w.entry("joined", *rows, op=JOINED)
+    x = w.array()
+    for part in w.entry("parts", joined, op=PARTS):
+        (x,) = w.entry("mix", padded(w, x), part)
+    return *arrays, across, joined, *results, x
 
 
 def keys_put_together(w):
@@ -370,8 +376,9 @@ def test_a_program_does_not_grow_with_turns(monkeypatch):
     assert sizes[0] == sizes[1]
 
 
+@pytest.mark.parametrize("together", [STACK, JOINED])
 @pytest.mark.parametrize("backwards", [False, True])
-def test_rows_are_put_together_and_taken_apart_at_once(backwards, monkeypatch):
+def test_rows_are_put_together_and_taken_apart_at_once(together, backwards, monkeypatch):
     monkeypatch.setattr(rolling, "MANY", 0)
     monkeypatch.setattr(rolling, "FEW", 0)
     monkeypatch.setattr(rolling, "UNROLLED", 0)
@@ -379,9 +386,9 @@ def test_rows_are_put_together_and_taken_apart_at_once(backwards, monkeypatch):
     for length in (20, 60):
         w = Writer(0)
         rows = [made[0] for made in chain(w, lambda x: (padded(w, x),), length, (w.array(),))[1:]]  # noqa: B023
-        (array,) = w.entry("stack", *rows[:: -1 if backwards else 1], op=STACK)
+        (array,) = w.entry("together", *rows[:: -1 if backwards else 1], op=together)
         x = w.array()
-        for row in w.entry("rows", *w.entry("sin", array), op=ROWS)[::-1]:
+        for row in w.entry("apart", *w.entry("sin", array), op=ROWS if together is STACK else PARTS)[::-1]:
             (x,) = w.entry("mix", padded(w, x), row)
         w = w.written([array, x])
         found = rolling.rolled(w.entries, w.slots, w.keep, w.leaves)
