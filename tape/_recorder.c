@@ -15,7 +15,7 @@ A cell is referred to by those who referred to it before and by the segment, for
 Beside that, the loops over all leaves or results of a step stand here, each of them a function of the same name in Python (`held`, `gathered`,
 `stored`, `handed`, `emptied`, `arrived`, `assigned`, `lacking`, `entered`): `handed`, `arrived`, `assigned` and `entered` leave what is not the common case to
 that one.  `replayed` is a whole call of backward() that was made before, up to the run, `swept_apart` one from what has run already, `regained` one of gradients(), `emitted` what a sweep writes for
-one segment, `swept_on` a sweep as long as it comes to segments that it knows (`forgot` lets go of them), `updated` an optimizer's update; a `Function` that `does` such a thing is the whole call, and begins in Python only what is new; so is
+one segment, `swept_on` a sweep as long as it comes to segments that it knows (`forgot` lets go of them), `updated` an optimizer's update, `overwritten` what `x -= y` stores; a `Function` that `does` such a thing is the whole call, and begins in Python only what is new; so is
 a call of tape.jit like the one before (`stepped`), and where a mode is entered or left (`switched`).  A segment
 begins here as the one before began (`begun_again`).  `Numbers` is a program whose numbers are what they were, `Buffered` one that is given arrays in buffers.  `Gradient` and `Value` are properties of Variables.  `launched` is a run whose program is compiled, from the cells of its leaves to those of
 its results, but for gradients that wait until somebody looks (`defer`); a look at a value (`Value`, and the numbers that a `Function` reads) makes it without
@@ -28,7 +28,7 @@ Structures are the bases of Python classes (tape/layout.py), with the same attri
 #include <Python.h>
 #include <structmember.h>
 
-#define CONTRACT 20 /* as in tape/layout.py */
+#define CONTRACT 21 /* as in tape/layout.py */
 
 #ifdef Py_GIL_DISABLED
 #error "the recorder in C needs the GIL; the one in Python runs without it"
@@ -5229,6 +5229,84 @@ assigned(PyObject *Py_UNUSED(module), PyObject *added)
     Py_RETURN_TRUE;
 }
 
+/* Have a Variable be what an augmented assignment under `no_grad` has made of it, as `store` in tape/variables/updates.py does: a leaf stays one by an `op`,
+   in a place that is made so.  True; None where it is not done here, and nothing has changed then. */
+static PyObject *
+overwritten(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("overwritten", nargs, 4)) {
+        return NULL;
+    }
+    Handle *x = unwatched(args[0], told.trace), *result = x == NULL ? NULL : as_handle(args[1]);
+    Thread *thread = result == NULL ? NULL : this_thread();
+    PyObject *kind = result == NULL ? NULL : ((Place *)x->place)->kind, *done = Py_None, *start = NULL, *slot, *node = NULL, *number = NULL, *place = NULL;
+    PyObject *ref = NULL, *cell = NULL, *own_place = NULL, *traced;
+    State *child = NULL;
+    Segment *segment = thread == NULL || kind == NULL || !is_a(kind, &Kind_type) || !unwatching(thread) || !unobserved(thread, told.caller) ||
+                               PyTuple_GET_ITEM(thread->scope, 0) != begin.constant || PyList_GET_ITEM(result->cell, 0) != Py_None ? NULL : pending(thread);
+    if (segment == NULL || result->segment != (PyObject *)segment || segment->epoch == NULL || segment->epoch != ((Changes *)told.changes)->epoch ||
+        segment->trace != Py_None || (PyObject *)Py_TYPE(segment->state) != told.state) {
+        goto end;
+    }
+    if (((Kind *)kind)->requires_grad == Py_False) { /* it becomes what the result is */
+        PyObject *retained = x->segment == Py_None ? NULL : is_a(x->segment, &Segment_type) ? ((Segment *)x->segment)->retained : Py_None;
+        if (((Place *)result->place)->kind != kind || (retained != NULL && !(PyDict_CheckExact(retained) && PyDict_GET_SIZE(retained) == 0)) ||
+            runs.in_trace == NULL || (traced = PyObject_CallNoArgs(runs.in_trace)) == NULL) {
+            goto end;
+        }
+        Py_DECREF(traced);
+        if (traced == Py_False && as_handle((PyObject *)x) == x && as_handle((PyObject *)result) == result) {
+            PyObject *before[] = {x->cell, x->segment, x->place};
+            x->cell = Py_NewRef(result->cell);
+            x->segment = Py_NewRef(result->segment);
+            x->place = Py_NewRef(result->place);
+            done = Py_True;
+            clear_fields(before, before + 3);
+        }
+        goto end;
+    }
+    start = Py_NewRef(segment->state);
+    slot = ((Place *)result->place)->slot;
+    if (x->segment != Py_None || extra_of(x) == NULL || (node = Py_NewRef(*of_extra(x->extra, NODE))) == Py_None ||
+        (child = (State *)found((State *)start, args[2], &slot, 1)) == NULL || (PyObject *)Py_TYPE(child) != told.state ||
+        *own((PyObject *)child, ENDS) != Py_True || *own((PyObject *)child, FULL) != Py_False || child->place == NULL ||
+        !is_a(child->place, &Place_type) || ((Place *)child->place)->kind != kind ||
+        (2 * PyLong_AsSsize_t(child->depth) > told.entries && has(x->place, name_segment, (PyObject *)segment)) || /* a step ends */
+        !PyDict_CheckExact(segment->entered) || !PyDict_CheckExact(segment->origins) || !PyList_CheckExact(segment->leaf_places)) {
+        goto end;
+    }
+    own_place = Py_NewRef(x->place);
+    slot = ((Place *)child->place)->slot;
+    if ((cell = empty_cell()) == NULL || (number = PyLong_FromVoidPtr(cell)) == NULL || have_room(segment, 1) < 0 ||
+        (place = PyObject_CallFunctionObjArgs(args[3], slot, kind, (PyObject *)segment, NULL)) == NULL || !is_a(place, &Place_type) ||
+        (ref = PyWeakref_NewRef(place, NULL)) == NULL || segment->epoch != ((Changes *)told.changes)->epoch || segment->state != start ||
+        x->segment != Py_None || x->place != own_place || have_room(segment, 1) < 0) { /* Python has run above */
+        goto end;
+    }
+    if (PyList_Append(segment->leaf_places, ref) < 0 || PyDict_SetItem(segment->entered, number, slot) < 0) {
+        goto end;
+    }
+    if (PyDict_SetItem(segment->origins, slot, node) < 0) { /* memory ended */
+        PyObject *type, *value, *trace;
+        PyErr_Fetch(&type, &value, &trace);
+        PyDict_DelItem(segment->entered, number);
+        PyErr_Restore(type, value, trace);
+        goto end;
+    }
+    add_result(segment, slot, cell);
+    segment->state = Py_NewRef((PyObject *)child);
+    Py_DECREF(start); /* held above */
+    PyObject *before[] = {x->cell, x->place};
+    x->cell = Py_NewRef(cell);
+    x->place = Py_NewRef(place);
+    done = Py_True;
+    clear_fields(before, before + 2);
+end:;
+    PyObject *mine[] = {(PyObject *)segment, start, node, number, place, ref, cell, own_place, (PyObject *)child};
+    clear_fields(mine, mine + sizeof mine / sizeof *mine);
+    return PyErr_Occurred() ? NULL : Py_NewRef(done);
+}
+
 /* Return the Variables that are to enter a segment where `slots` has None, as tape/extend/update.py has it; None where others are elsewhere. */
 static PyObject *
 lacking(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
@@ -6015,6 +6093,7 @@ static PyMethodDef functions[] = {
     {"assigned", assigned, METH_O, "Set every gradient to its sum."},
     FAST(lacking, "Return the Variables that are to enter a segment."),
     FAST(updated, "Do an update again."),
+    FAST(overwritten, "Have a Variable be what an augmented assignment makes of it."),
     FAST(entered, "Enter Variables into a segment."),
     FAST(stepping, "Tell what functions of tape.jit are called with."),
     {"connect", (PyCFunction)(void (*)(void))connect, METH_VARARGS | METH_KEYWORDS, "Tell what Python has."},

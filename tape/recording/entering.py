@@ -167,7 +167,7 @@ def kernel_on(op: Op, kinds: Sequence[Kind]) -> Kernel:
         raise (errors.wrap(e, op.name, [kind.aval for kind in kinds]) or e) from e
 
 
-_LEAF = Op("leaf", lambda x: x)
+LEAF = Op("leaf", lambda x: x)
 
 
 def made_leaf(variable: Handle, result: Handle | None = None) -> bool:
@@ -187,7 +187,7 @@ def made_leaf(variable: Handle, result: Handle | None = None) -> bool:
         return False
     old = source._place
     sharding = variable._place.kind.sharding
-    op = _LEAF if sharding is None else placing(sharding, "leaf")
+    op = LEAF if sharding is None else placing(sharding, "leaf")
     key = (op, old.slot)
     child: State | None = segment.state.next.get(key)
     if child is None:

@@ -16,11 +16,11 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from tape import jaxapi
+from tape import jaxapi, layout
 from tape.bounded import Bounded
 from tape.errors import LostGradientError, TapeTypeError, TapeValueError, check_callable
 from tape.graph import boundary
-from tape.graph.kinds import differentiable
+from tape.graph.kinds import LeafPlace, differentiable
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Extra, Handle, V, itself
 from tape.graph.trie import CONSTANT
@@ -29,7 +29,7 @@ from tape.mirrored.mirror import call, variable
 from tape.ops.kernel import Op
 from tape.programs.program import look
 from tape.recording import record
-from tape.recording.entering import made_leaf
+from tape.recording.entering import LEAF, made_leaf
 from tape.sweeps.seeds import describe
 from tape.variables import callers
 from tape.variables.cuts import hold
@@ -89,6 +89,7 @@ def augmented(symbol: str, operator: Callable[[Any, Any], Any]) -> Callable[[Any
     Under ``no_grad`` it changes ``x``, for all who hold it, and so does a hook its gradient; otherwise ``x = x + y`` it is, which a leaf
     that requires grad refuses.
     """
+    write, make = f"x {symbol}= y", f"x = x {symbol} y"
 
     def apply(x: Handle, y: object) -> object:
         scope = LOCAL.scope
@@ -97,9 +98,10 @@ def augmented(symbol: str, operator: Callable[[Any, Any], Any]) -> Callable[[Any
         if ((x._segment is not None and mode != CONSTANT) or _stays_as_it_is(x)) and not hooked:
             return operator(x, y)
         x = itself(x)
-        write = f"x {symbol}= y"
-        check_writable(x, write, write, f"x = x {symbol} y", ", and start a running sum as `total = 0.0`")
+        check_writable(x, write, write, make, ", and start a running sum as `total = 0.0`")
         result = operator(x, y)
+        if overwritten(x, result, LEAF, LeafPlace):
+            return x
         if (mode != CONSTANT and not hooked) or result is NotImplemented:
             return result
         result = _fitting(x, write, result)
@@ -165,6 +167,9 @@ def store(what: str, v: Handle, result: Handle) -> None:
         _rebind(v, result)
     elif not made_leaf(v, result):
         hold(v, look(result), requires_grad=True)
+
+
+overwritten = layout.chosen("overwritten")  # what :func:`store` does of an augmented assignment, in the common case
 
 
 def _as_value(v: Handle, value: object) -> Any:
