@@ -124,6 +124,12 @@ class Length:
         self._known = depth
 
 
+def ends_long(state: Any) -> bool:
+    """Tell whether a segment that ends so has no room for as much again."""
+    depth: int = state.depth
+    return depth > SEGMENT_LIMIT // 2
+
+
 def _loops(kernels: list[Any]) -> list[Repeat]:
     """Return the repeats of some entries' kernels that become loops of programs."""
     return [

@@ -11,9 +11,10 @@ from tape.configuration import CHANGES, configuration
 from tape.errors import TapeError
 from tape.graph import boundary
 from tape.graph.kinds import Kind
+from tape.graph.length import ends_long
 from tape.graph.scope import LOCAL, close, watched
 from tape.graph.segment import Handle, Segment, SegmentClosedError, TracerMetError, end_of, made_at, node_of, still_open
-from tape.graph.trie import SWEEP, State
+from tape.graph.trie import CONSTANT, SWEEP, State
 from tape.graph.watcher import NOBODY
 from tape.ops.kernel import Kernel, Op
 from tape.ops.placing import leaf_kernel, placing
@@ -195,6 +196,7 @@ def made_leaf(variable: Handle, result: Handle | None = None) -> bool:
         child = segment.state.entry(key, op, kernel, (old.slot,), ends=True)
     (slot,) = child.slots
     node = node_of(variable)
+    turns = variable._place.segment is segment and ends_long(child) and _recorded_since(segment.state, variable._place.slot)
     cell = [None]
     number = id(cell)
     with segment.lock:
@@ -208,6 +210,19 @@ def made_leaf(variable: Handle, result: Handle | None = None) -> bool:
         variable._segment, variable._place, variable._cell = None, place, cell
     if LOCAL.scope.notes is not None:
         LOCAL.scope.notes.updated(segment, slot)
-    if child.full:
+    if child.full or turns:
         run_if_long(segment)
     return True
+
+
+def _recorded_since(state: State, slot: int) -> bool:
+    """Tell whether anything was recorded after the update that gave a slot, so that another one of that leaf ends another step.
+
+    A loop of steps of which nobody looks at one is cut there, once it is long: then the next segments have one structure, and the first one
+    is not as long as a loop of ops may be.
+    """
+
+    def found() -> bool:
+        return any(step.mode != CONSTANT and step.kernel is not None and step.slots and step.slots[0] > slot for step in state.path())
+
+    return state.cached(("since", slot), found)

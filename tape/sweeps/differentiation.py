@@ -16,6 +16,7 @@ from tape import layout
 from tape.configuration import sixty_four_bits
 from tape.errors import TapeValueError, UnconnectedError, check_flag, taking
 from tape.graph import boundary
+from tape.graph.length import ends_long
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, Segment, V
 from tape.graph.trie import RECORD, SWEEP
@@ -29,7 +30,7 @@ from tape.sweeps.accumulation import _ASSIGNING, Addition, additions, arrived, a
 from tape.sweeps.looked import looked_at
 from tape.sweeps.seeds import describe, require_grad, seeds_of, variables, variables_of_tree, wide
 from tape.sweeps.sweep import Sweep, target_of
-from tape.sweeps.written import Call, Written, asked, call_to_leaves, ends_long
+from tape.sweeps.written import Call, Written, asked, call_to_leaves
 
 if TYPE_CHECKING:
     Connected: TypeAlias = Literal["raise", "zero"]

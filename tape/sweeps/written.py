@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape.configuration import CHANGES
-from tape.graph.length import SEGMENT_LIMIT
+from tape.graph.length import ends_long
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, LeafNode
 from tape.graph.trie import link
@@ -87,11 +87,6 @@ class Written:
         except BaseException:  # Ctrl-C
             segment.released = released
             raise
-
-
-def ends_long(state: State) -> bool:
-    """Tell whether a segment that ends so has no room for as much again."""
-    return state.depth > SEGMENT_LIMIT // 2
 
 
 _SEQUENCES = frozenset({tuple, list})

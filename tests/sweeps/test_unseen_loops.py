@@ -10,6 +10,8 @@ import pytest
 import tape
 import tape.numpy as tnp
 from tape.errors import ReleasedTapeError
+from tape.graph.length import SEGMENT_LIMIT
+from tape.graph.scope import LOCAL
 from tape.statistics import STATS
 
 RATE = np.float32(0.01)
@@ -87,3 +89,41 @@ def test_what_was_swept_in_an_older_segment_is_known_to_be():
     for root in (y, middle):
         with pytest.raises(ReleasedTapeError):
             tape.gradients(root, p)
+
+
+@pytest.mark.parametrize("turns", [1, 3])
+def test_a_loop_of_updates_is_cut_where_gradients_come_from_a_transformation(turns, stats):
+    p = [tape.Variable(w) for w in weights()]
+
+    def step():
+        _, gradients = tape.value_and_grad(lambda p: loss(tnp, p, turns))(p)
+        with tape.no_grad():
+            for i, g in enumerate(gradients):
+                p[i] -= RATE * g
+
+    for _ in range(200):
+        step()
+        assert LOCAL.segment() is None or LOCAL.segment().state.depth < SEGMENT_LIMIT
+    stats.reset()
+    for _ in range(200):
+        step()
+    assert stats.programs == 0, "each segment has another structure"
+    update = jax.jit(lambda q: [w - RATE * g for w, g in zip(q, jax.grad(lambda q: loss(jnp, q, turns))(q), strict=True)])
+    q = list(map(jnp.asarray, weights()))
+    for _ in range(400):
+        q = update(q)
+    for v, w in zip(p, q, strict=True):
+        np.testing.assert_allclose(v.value, w, rtol=1e-4, atol=1e-6)
+
+
+def test_two_updates_of_a_parameter_in_a_step_do_not_cut_it(stats):
+    p = [tape.Variable(np.full(3, 0.1 * i, np.float32)) for i in range(40)]
+    for _ in range(12):
+        sum((v * v).sum() for v in p).backward()
+        with tape.no_grad():
+            for i, v in enumerate(p):
+                p[i] *= 0.99
+                p[i] -= RATE * v.grad * v.grad * 2.0
+                p[i] -= RATE * v.grad
+                v.grad = None
+    assert stats.flushes == {"backward": 12}
