@@ -19,7 +19,7 @@ from tape.graph import boundary
 from tape.graph.length import ends_long
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, Segment, V
-from tape.graph.trie import RECORD, SWEEP
+from tape.graph.trie import RECORD, SWEEP, State
 from tape.programs.program import run_pending
 from tape.programs.retention import trimmed
 from tape.recording import record
@@ -83,22 +83,16 @@ def backward(
 
     """
     known = call = after = None
-    if (
-        inputs is None
-        and ignore.__class__ is tuple
-        and not ignore
-        and create_graph is False
-        and (retain_graph is None or retain_graph is False)
-    ):
-        again = None if grad_outputs is not None else replayed(outputs, table.revision())
+    retain = _retains("backward", retain_graph, create_graph)
+    if inputs is None and ignore.__class__ is tuple and not ignore and not create_graph:
+        again = None if grad_outputs is not None or retain else replayed(outputs, table.revision())
         if again is not None:
             _accumulate(*again)
             return
-        known = asked(outputs, None, grad_outputs)
+        known = asked(outputs, None, grad_outputs, retains=retain)
         after = None if grad_outputs is not None or known is not None else looked_at(outputs)
     if known is not None and _accumulated_again(*known):
         return
-    retain = _retains("backward", retain_graph, create_graph)
     roots = variables("backward", "outputs", outputs)
     if known is not None:
         call = call_to_leaves(*known, roots)
@@ -115,8 +109,9 @@ def backward(
         sweep = Sweep(None if targets is None else map(target_of, targets), map(target_of, ignored), create_graph)
         sweep.run(roots, seeds, settings)
         waits = after is not None or (call is not None and not call.segment.released)
+        follows = call is not None and retain and _another_follows(call.segment, call.start)
         if call is not None:
-            call.remember(sweep)
+            call.remember(sweep, retains=retain)
         if after is not None and not retain:
             after.remember(sweep)
         with contextlib.nullcontext() if retain else sweep.releasing():
@@ -126,7 +121,7 @@ def backward(
             for variable, _, _, total in added:
                 boundary.check_no_leak("backward", variable, total)
             segment = LOCAL.segment()
-            if segment is not None and not (waits and awaited(added)):
+            if segment is not None and not (waits and (follows or awaited(added))):
                 run_pending(segment, "backward")
             assign(added, consumed, mode=mode)
     for variable, *_ in added:
@@ -146,8 +141,17 @@ def _accumulated_again(segment: Segment, key: tuple[object, ...], entering: Sequ
     fresh, cells, sums, hooked = arrival
     if not written.enter(segment, start, entering, cells):
         return False
-    _accumulate(segment, released, fresh, sums, hooked, not sums and awaited(fresh))
+    follows = key[1] is True and _another_follows(segment, start)  # it retains what it swept
+    _accumulate(segment, released, fresh, sums, hooked, follows or (not sums and awaited(fresh)))
     return True
+
+
+def _another_follows(segment: Segment, start: State) -> bool:
+    """Tell whether a sweep that retains what it swept is left pending, so that it and the one that follows are one program.
+
+    That is the first one in a segment with room for another: who retains the graph in every step has two steps in a program.
+    """
+    return not ends_long(segment.state) and not start.cached("swept", lambda: any(step.mode == SWEEP for step in start.path()))
 
 
 def _accumulate(segment: Segment, released: frozenset[int], fresh: Sequence[Addition], sums: bool, hooked: bool, waits: bool) -> None:

@@ -247,3 +247,61 @@ def test_leaves_that_were_updated_since_they_were_read(recalls, both):
         x.zero_grad()
         w.zero_grad()
     assert len(recalls) >= (4 if both else 7)
+
+
+def two_losses(p, again):
+    h = tnp.tanh(p[0] * A) * p[1]
+    h.sum().backward(retain_graph=True)
+    (h * h).sum().backward(retain_graph=again)
+    with tape.no_grad():
+        for i, v in enumerate(p):
+            p[i] -= 0.1 * v.grad
+            v.grad = None
+
+
+def updated(p):
+    def losses(p):
+        h = jnp.tanh(p[0] * A) * p[1]
+        return h.sum() + (h * h).sum()
+
+    return [v - np.float32(0.1) * g for v, g in zip(p, jax.grad(losses)(p), strict=True)]
+
+
+@pytest.mark.parametrize(("again", "runs"), [(False, 20), (True, 20)])
+def test_a_sweep_that_retains_is_known_and_runs_with_the_next_one(again, runs, recalls, stats):
+    p, q = [tape.Variable(A), tape.Variable(2 * A)], [jnp.asarray(A), jnp.asarray(2 * A)]
+    for _ in range(4):
+        two_losses(p, again)
+    del recalls[:]
+    stats.reset()
+    for _ in range(20):
+        two_losses(p, again)
+    assert len(recalls) == 40
+    assert stats.flushes["backward"] == runs
+    for _ in range(24):
+        q = updated(q)
+    for v, w in zip(p, q, strict=True):
+        np.testing.assert_allclose(v.value, w, rtol=1e-5)
+
+
+def test_who_retains_the_graph_in_every_step_has_few_steps_in_a_program(stats):
+    w = tape.Variable(A)
+    for _ in range(40):
+        (tnp.tanh(w * A) ** 2).sum().backward(retain_graph=True)
+        with tape.no_grad():
+            w -= 0.1 * w.grad
+            w.grad = None
+    assert stats.flushes["backward"] == 20
+
+
+def test_a_retained_gradient_that_waits_is_there_for_who_looks():
+    w = tape.Variable(A)
+    for _ in range(4):
+        loss = (w * w * w).sum()
+        loss.backward(retain_graph=True)
+        np.testing.assert_allclose(w.grad.value, 3 * A**2, rtol=1e-6)
+        loss.backward()
+        np.testing.assert_allclose(w.grad.value, 6 * A**2, rtol=1e-6)
+        w.grad = None
+        with pytest.raises(tape.errors.ReleasedTapeError):
+            loss.backward()
