@@ -4953,7 +4953,7 @@ emitted(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     Walk walk;
     int begun = 0;
     begin_walk(&walk);
-    if (!is_a(args[1], &Segment_type) || saved_of(from) == NULL || !PyDict_CheckExact(leaves) || !PyList_CheckExact(seeds) || told.changes == NULL ||
+    if (!is_a(args[1], &Segment_type) || !PyDict_CheckExact(leaves) || !PyList_CheckExact(seeds) || told.changes == NULL ||
         from->released == NULL || !PyFrozenSet_CheckExact(from->released) || from->trace != Py_None ||
         from->leaves == NULL || from->origins == NULL) {
         Py_RETURN_NONE;
@@ -4966,7 +4966,8 @@ emitted(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     if (!is_a(segment->state, &State_type) || segment->entered == NULL || segment->cells == NULL || segment->leaves == NULL || segment->origins == NULL ||
         segment->leaf_lines == NULL || segment->open != Py_True || (externals = PyObject_GetAttr(plan, name_externals)) == NULL ||
         !PyTuple_CheckExact(externals) || (table = PyObject_GetAttr(structure, name_table)) == NULL || !PyList_CheckExact(table) ||
-        (entries = PyObject_GetAttr(plan, name_entries)) == NULL || !apart(from->released, entries)) {
+        (entries = PyObject_GetAttr(plan, name_entries)) == NULL || !apart(from->released, entries) ||
+        (PySet_GET_SIZE(entries) > 0 && saved_of(from) == NULL)) { /* without, it is a part of a plan, to which what it reads is given */
         goto end;
     }
     start = Py_NewRef(segment->state);

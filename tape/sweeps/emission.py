@@ -6,6 +6,8 @@ instructions are recorded one by one, with hooks and ``tape.Function`` backwards
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -142,7 +144,16 @@ def emit(
     if sources is None:
         sources = _sources(plan, segment, state)
     values = dict(zip((*plan.externals, *plan.given), (*sources, *seeds), strict=True))
-    _write(plan, values, segment, target, batch, observer)
+    if (
+        plan.straight
+        or segment.trace is not None
+        or LOCAL.scope.notes is not None
+        or LOCAL.scope.eager
+        or (batch, observer) != (None, None)
+    ):
+        _write(plan, values, segment, target, batch, observer)
+    else:
+        _write_parts(plan, values, segment, state)
     # Each output gets a handle of its own: two leaves may share one cotangent.
     outputs = {slot: share(cotangent) for slot, value in plan.outputs if (cotangent := values.get(value)) is not None}
     again = slots is not None and target.pending and target.state.known and staging.recording(target)
@@ -187,6 +198,8 @@ def held(plan: Plan, segment: Segment, state: State) -> list[Any]:
 
     SegmentClosedError: another sweep has run, released or thinned out the segment since the plan was made, which no longer fits.
     """
+    if not plan.entries:  # a part of one, to which what it reads is given
+        return []
     leaf_index = leaf_indices(state)
     with segment.lock:
         if segment.pending != plan.pending or not plan.entries.isdisjoint(segment.released):
@@ -240,6 +253,37 @@ def _write(
 
 
 lines_of(_write.__code__)
+
+
+def _write_parts(plan: Plan, values: dict[int, Any], segment: Segment, state: State) -> None:
+    """Do what :func:`_write` does with a plan that calls Python: what is between two calls is a plan of its own, written as before."""
+    with within(writing=True):
+        for part in _parts(plan):
+            if isinstance(part, Instruction):
+                results = _call_python(part, segment, [None if o is None else values.get(o) for o in part.operands], None, None)
+                values.update((number, value) for number, value in zip(part.results, results, strict=True) if number is not None)
+                continue
+            seeds = [values.get(value) for value in part.given]
+            while True:
+                with contextlib.suppress(SegmentClosedError):  # nothing was written
+                    values.update(emit(part, segment, state, seeds))
+                    break
+
+
+def _parts(plan: Plan) -> list[Instruction | Plan]:
+    """Return the calls of a plan, and as plans the instructions between them; what these read of the forward is given to them."""
+    parts: list[Instruction | Plan] | None = plan.pieces.get("calls")
+    if parts is None:
+        parts = []
+        later = {value for _, value in plan.outputs}
+        for calls, steps in [(c, list(g)) for c, g in itertools.groupby(plan.instructions, lambda step: step.calls is not None)][::-1]:
+            results = {value for step in steps for value in step.slots}
+            read = {value for step in steps for value in step.inputs}
+            parts += steps[::-1] if calls else [plan.part(steps, sorted(read - results), sorted(results & later))]
+            later |= read
+        parts.reverse()
+        plan.pieces["calls"] = parts
+    return parts
 
 
 def _call_python(step: Instruction, segment: Segment, operands: list[Any], batch: int | None, observer: Observer | None) -> Sequence[Any]:
