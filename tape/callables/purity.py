@@ -84,8 +84,8 @@ def is_pure(value: object) -> bool:
         return True
     if type(value).__module__.split(".")[0] not in _ROOTS and not isinstance(value, Enum):
         return False
-    if isinstance(value, types.FunctionType) and not value.__code__.co_filename.startswith(_TRUSTED):
-        return False  # put in place of a listed one
+    if isinstance(value, types.FunctionType) and (not value.__code__.co_filename.startswith(_TRUSTED) or "<locals>" in value.__qualname__):
+        return False  # put in place of a listed one, or made anew at every call: to look for it in all modules would take long
     if not _is_listed(value):
         return False
     _KNOWN[id(value)] = value

@@ -63,7 +63,8 @@ def vmap(
     """
     check_callable("vmap", fun)
     options: dict[str, Any] = {"axis_name": axis_name, "axis_size": axis_size, "spmd_axis_name": spmd_axis_name}
-    saying(jax.vmap, "vmap")(fun, in_axes, out_axes, **options)  # it checks its options
+    if not (in_axes.__class__ is int is out_axes.__class__ and axis_name is axis_size is spmd_axis_name is None):
+        saying(jax.vmap, "vmap")(fun, in_axes, out_axes, **options)  # it checks its options
     name = f"vmap({getattr(fun, '__name__', type(fun).__name__)})"
 
     def apply(body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:

@@ -30,7 +30,7 @@ import tape.lax
 import tape.nn
 import tape.numpy as tnp
 from tape.bounded import Bounded
-from tape.callables import snapshot, traces
+from tape.callables import purity, snapshot, traces
 from tape.graph.scope import LOCAL
 from tape.graph.watcher import NOBODY
 from tape.ops import interning
@@ -732,3 +732,12 @@ def test_an_array_that_is_changed_after_the_call_is_no_longer_what_was_called_wi
         y.sum().backward()
         np.testing.assert_array_equal(y.value, np.full((3, 3), 2.0))
         np.testing.assert_array_equal(x.grad.value, np.full((3, 3), 2.0))
+
+
+def test_what_the_tape_makes_at_every_call_is_not_looked_for_in_all_modules(monkeypatch):
+    w = tape.Variable(np.ones(3, np.float32))
+    for turn in range(4):
+        if turn == 3:
+            monkeypatch.setattr(purity, "_is_listed", lambda value: pytest.fail(f"looks for {value}"))
+        tape.vmap(lambda x: (w * x).sum())(np.ones((2, 3), np.float32)).sum().backward()
+        tape.checkpoint(lambda x: (w * x).sum())(np.ones(3, np.float32)).backward()
