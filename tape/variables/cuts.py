@@ -18,6 +18,7 @@ from tape.graph.kinds import Place, kind_of, leaf_kind
 from tape.graph.lines import user_line
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, Segment, WayBack, end_of, node_of
+from tape.graph.watcher import NOBODY
 from tape.mirrored.detachment import detach
 from tape.programs import traced
 from tape.programs.program import look, run_pending
@@ -118,6 +119,18 @@ def _make_leaf(variable: Handle, segment: Segment) -> None:
         hold(variable, value, requires_grad=True)
         boundary.made(variable)
     _release(segment)
+
+
+def made_constant(variable: Handle) -> bool:
+    """Make a constant of a leaf whose value is pending where this thread records; return False where somebody has to look at it first."""
+    segment: Segment | None = variable._place.segment if variable._segment is None else variable._segment
+    if variable._cell[0] is not None or segment is None or segment is not LOCAL.segment() or segment.trace is not None:
+        return False
+    if variable._place.kind.sharding is not None or LOCAL.scope.trace is not NOBODY or jaxapi.in_trace():
+        return False
+    constant = detach(variable)
+    variable._segment, variable._place, variable._cell = constant._segment, constant._place, constant._cell
+    return True
 
 
 def hold(variable: Handle, array: jax.Array, *, requires_grad: bool) -> None:

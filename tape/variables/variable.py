@@ -252,7 +252,7 @@ class Variable(Placed):
             raise TapeValueError(msg)
         LOCAL.scope.trace.write(self)
         boundary.note_origin(self)
-        if not (requires_grad and made_leaf(self)):
+        if not (made_leaf(self) if requires_grad else cuts.made_constant(self)):
             cuts.hold(self, look(self), requires_grad=requires_grad)
             boundary.made(self)
         return self

@@ -626,3 +626,57 @@ def test_meta_learning_is_one_program():
             return jnp.sum(q * q)
 
         close(p.grad, jax.grad(outer)(A * np.float32(1 + k)), rtol=1e-4)
+
+
+def test_freezing_what_was_updated_just_now_runs_nothing(stats):
+    w, v = tape.Variable(A), tape.Variable(2 * A)
+    q = jnp.asarray(A), jnp.asarray(2 * A)
+
+    def loss(np, w, v):
+        return (np.tanh(w * A) * v).sum()
+
+    for turn in range(24):
+        w.requires_grad_(turn % 2 == 0)
+        loss(tnp, w, v).backward()
+        assert (w.grad is not None) == w.requires_grad == (turn % 2 == 0)
+        with tape.no_grad():
+            for p in (w, v):
+                if p.requires_grad:
+                    p -= 0.1 * p.grad  # noqa: PLW2901
+                    p.grad = None
+        g = jax.grad(functools.partial(loss, jnp), (0, 1))(*q)
+        q = q[0] - 0.1 * g[0] if turn % 2 == 0 else q[0], q[1] - 0.1 * g[1]
+    assert stats.flushes == {"backward": 24}
+    close(w.value, q[0])
+    close(v.value, q[1])
+    assert w.is_leaf
+    w.value = A
+    assert w.requires_grad_().grad is None
+
+
+def test_a_frozen_leaf_keeps_its_gradient_its_hooks_and_its_node():
+    w, seen = tape.Variable(A), []
+    w.register_hook(lambda g: seen.append(g.shape))
+    (w * w).sum().backward()
+    with tape.no_grad():
+        w -= 0.1 * w.grad
+    w.requires_grad_(False)
+    assert pending(w)
+    assert w.grad is not None
+    y = (w * 2.0).sum()
+    assert not y.requires_grad
+    w.requires_grad_()
+    assert pending(w)
+    (w * w).sum().backward()
+    assert seen == [(3,), (3,)]
+    close(w.grad.value, 2 * A + 2 * 0.8 * A)
+
+
+def test_what_was_recorded_before_it_was_frozen_still_flows():
+    w = tape.Variable(A)
+    with tape.no_grad():
+        w -= 0.5 * w
+    y = (w * w).sum()
+    w.requires_grad_(False)
+    y.backward()
+    close(w.grad.value, A)
