@@ -3641,6 +3641,14 @@ swept_apart(PyObject *root)
         return NULL;
     }
     Segment *from = (Segment *)Py_NewRef(handle->segment), *segment = NULL;
+    if (PyObject_Size(runs.shared) > 0 || PyObject_Size(runs.heavy) > 0) { /* as in launch; this segment may be what is trimmed */
+        PyObject *none = PyObject_CallNoArgs(runs.trim);
+        Py_XDECREF(none);
+        if (none == NULL || handle->segment != (PyObject *)from || !stands_alone(thread, from, root)) {
+            Py_DECREF(from);
+            return NULL;
+        }
+    }
     PyObject *run = Py_NewRef(from->run), *released = Py_NewRef(from->released), *slot = Py_NewRef(((Place *)handle->place)->slot), *done = NULL;
     PyObject *kept = NULL, *revision = NULL, *key = NULL, *known = NULL, *state = NULL, *places = NULL, *results = NULL, *after = NULL;
     PyObject *spent = NULL, *cells = NULL;
@@ -3657,13 +3665,6 @@ swept_apart(PyObject *root)
         PyObject *inside = PyObject_CallNoArgs(i ? told.axes_are_named : runs.in_trace);
         Py_XDECREF(inside);
         if (inside != Py_False) {
-            goto end;
-        }
-    }
-    if (PyObject_Size(runs.shared) > 0 || PyObject_Size(runs.heavy) > 0) { /* as in launch */
-        PyObject *none = PyObject_CallNoArgs(runs.trim);
-        Py_XDECREF(none);
-        if (none == NULL) {
             goto end;
         }
     }

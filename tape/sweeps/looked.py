@@ -58,9 +58,10 @@ class After(NamedTuple):
         if target is None or plan is None or not plan.straight or segment.run is None or not segment.state.known or not target.state.known:
             return
         cells = [*segment.leaves, *segment.run.saved.values()]
-        numbers = {id(cell): i for i, cell in enumerate(cells)}
+        present = [(id(cell), i) for i, cell in enumerate(cells) if cell.__class__ is list]  # no sweep reads what was let go of
+        numbers = dict(present)
         places = tuple([numbers.get(id(cell), -1) for cell in target.leaves])
-        if -1 in places or len(numbers) != len(cells) or target.leaf_lines or target.configuration is not segment.configuration:
+        if -1 in places or len(numbers) != len(present) or target.leaf_lines or target.configuration is not segment.configuration:
             return
         given, own, slots = len(segment.leaves), [*leaf_slots(segment.state), *segment.run.saved], tuple(leaf_slots(target.state))
         ends = tuple([own[i] if slot in target.origins else None for i, slot in zip(places, slots, strict=True)])
