@@ -70,6 +70,11 @@ def equations_in(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
             yield from equations_in(inner)
 
 
+def calls_back(closed: ClosedJaxpr) -> bool:
+    """Tell whether a jaxpr calls Python, or other code of the user's, which may fail when it runs."""
+    return any("callback" in eqn.primitive.name or eqn.primitive.name == "ffi_call" for eqn in equations_in(closed.jaxpr))
+
+
 def held_by(eqn: JaxprEqn) -> list[Jaxpr]:
     """Return the jaxprs that an equation holds."""
     leaves = jax.tree.leaves(list(eqn.params.values()))  # jaxprs are leaves

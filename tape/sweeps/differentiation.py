@@ -20,6 +20,7 @@ from tape.graph.length import ends_long
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, Segment, V
 from tape.graph.trie import RECORD, SWEEP, State
+from tape.ops.linear import calls_back
 from tape.programs.program import run_pending
 from tape.programs.retention import trimmed
 from tape.recording import record
@@ -149,9 +150,13 @@ def _accumulated_again(segment: Segment, key: tuple[object, ...], entering: Sequ
 def _another_follows(segment: Segment, start: State) -> bool:
     """Tell whether a sweep that retains what it swept is left pending, so that it and the one that follows are one program.
 
-    That is the first one in a segment with room for another: who retains the graph in every step has two steps in a program.
+    That is the first one in a segment with room for another: who retains the graph in every step has two steps in a program.  One in which
+    Python is called runs now: what that raises leaves every ``.grad`` as it was.
     """
-    return not ends_long(segment.state) and not start.cached("swept", lambda: any(step.mode == SWEEP for step in start.path()))
+    state = segment.state
+    if ends_long(state) or start.cached("swept", lambda: any(step.mode == SWEEP for step in start.path())):
+        return False
+    return not state.cached("callbacks", lambda: any(step.kernel is not None and calls_back(step.kernel.jaxpr) for step in state.path()))
 
 
 def _accumulate(segment: Segment, released: frozenset[int], fresh: Sequence[Addition], sums: bool, hooked: bool, waits: bool) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from jax.extend.core import primitives
 
+import interop
 import tape
 import tape.numpy as tnp
 from tape.sweeps import differentiation
@@ -305,3 +306,34 @@ def test_a_retained_gradient_that_waits_is_there_for_who_looks():
         w.grad = None
         with pytest.raises(tape.errors.ReleasedTapeError):
             loss.backward()
+
+
+def test_a_retained_sweep_in_which_python_is_called_runs_at_once():
+    broken = False
+
+    def called(x):
+        if broken:
+            msg = "broken"
+            raise ValueError(msg)
+        return 2 * np.asarray(x)
+
+    @jax.custom_vjp
+    def squared(x):
+        return x * x
+
+    def backward(x, ct):
+        return (jax.pure_callback(called, jax.typeof(x), x) * ct,)
+
+    squared.defvjp(lambda x: (x * x, x), backward)
+    op = interop.lift(squared)
+    w = tape.Variable(A)
+    for broken in (False, False, False, True):
+        w.grad = None
+        loss = op(w).sum()
+        if not broken:
+            loss.backward(retain_graph=True)
+            (2 * loss).backward()
+            np.testing.assert_allclose(w.grad.value, 6 * A, rtol=1e-6)
+    with pytest.raises(tape.errors.ExecutionError, match="broken"):
+        loss.backward(retain_graph=True)
+    assert w.grad is None
