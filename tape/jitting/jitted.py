@@ -124,7 +124,7 @@ class Jitted(Generic[P, R]):
         change, number = change_of(self, line, site.last), self.calls
         if change.kind == "function":
             number = site.last + 1
-        compilation = begun("step", site, [str(e.primitive) for e in binding.step.jaxpr.eqns], change, number=number)
+        compilation = begun("step", site, binding.step.ops, change, number=number)
         with timed(compilation, started):
             result = binding.run(inputs, call.arrays, call.variables)
         STATS.compiled(compilation.seconds or 0.0)

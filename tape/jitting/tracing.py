@@ -87,6 +87,7 @@ class TracedStep:
         count, arrays = len(effects.sources), len(jaxpr.jaxpr.invars) - len(effects.known)
         positions = [*range(arrays), *[arrays + i for i, read in enumerate(effects.was_read) if read]]
         self.name = name
+        self.ops = [eqn.primitive.name for eqn in jaxpr.eqns]  # as recorded, before some are loops
         # Of the arrays among the arguments, then what it reads of the sources; its results are those of ``outcome``.
         self.jaxpr = with_loops(jaxapi.restrict(jaxpr, positions), final=pull is None)
         self.outcome = outcome
