@@ -24,22 +24,23 @@ def puts_together(entry: Step) -> bool:
     jaxpr = entry.kernel.jaxpr.jaxpr
     shapes = {v.aval.shape for v in jaxpr.invars}
     makers = _makers(jaxpr)
-    last = makers.get(jaxpr.outvars[0])
-    if len(shapes) > 1 or last is None or last.params.get("axis", last.params.get("dimension")) != 0:
-        return False
-    if last.primitive.name == "stack":
-        return list(last.invars) == list(jaxpr.invars)
     one = (1, *min(shapes))
 
-    def expanded(v: Any) -> Any:
-        """Return what a row of the result was before it became one."""
+    def joined(v: Any) -> list[Any]:
+        """Return what stands one behind the other in a value: older releases of JAX join many in tiers."""
         eqn = makers.get(v)
-        if eqn is None or eqn.primitive.name not in _EXPANDING or v.aval.shape != one:
-            return v
-        axes = eqn.params.get("broadcast_dimensions")
-        return eqn.invars[0] if axes is None or axes == tuple(range(1, len(one))) else v
+        if eqn is None:
+            return [v]
+        name, params = eqn.primitive.name, eqn.params
+        if name == "stack" and params["axis"] == 0:
+            return list(eqn.invars)
+        if name == "concatenate" and params["dimension"] == 0:
+            return [part for each in eqn.invars for part in joined(each)]
+        axes = params.get("broadcast_dimensions")
+        is_row = name in _EXPANDING and v.aval.shape == one and (axes is None or axes == tuple(range(1, len(one))))
+        return [eqn.invars[0] if is_row else v]
 
-    return last.primitive.name == "concatenate" and list(map(expanded, last.invars)) == list(jaxpr.invars)
+    return len(shapes) == 1 and joined(jaxpr.outvars[0]) == list(jaxpr.invars)
 
 
 def takes_apart(entry: Step) -> bool:
