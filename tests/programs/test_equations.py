@@ -56,6 +56,20 @@ def derivatives_of_their_own(turns, h, w):
     return h
 
 
+@jax.custom_vjp
+def scaled(h, w):
+    return jnp.tanh(h @ w)
+
+
+scaled.defvjp(lambda h, w: (scaled(h, w), (h, w)), lambda kept, ct: (7 * (ct @ kept[1].T), 5 * jnp.outer(kept[0], ct)))
+
+
+def a_vjp_of_its_own(turns, h, w):
+    for i in range(turns):
+        h = scaled(h, w) + 0.01 * i
+    return h
+
+
 def gradients(turns, h, w):
     return jax.value_and_grad(lambda w: (rows(turns, h, w) ** 2).sum())(w)
 
@@ -99,6 +113,7 @@ def weak(turns, h, w):
         some_turns_differ,
         all_values_are_kept,
         derivatives_of_their_own,
+        a_vjp_of_its_own,
         gradients,
         seconds,
         keys,
@@ -109,7 +124,7 @@ def weak(turns, h, w):
 )
 def test_a_jaxpr_with_loops_computes_the_same_and_does_not_grow_with_turns(loop):
     sizes = []
-    for turns in (400, 420) if loop in {products, all_values_are_kept} else (100, 120) if loop is keys else (40, 60):
+    for turns in (400, 420) if loop in {products, all_values_are_kept} else (100, 120) if loop in {keys, a_vjp_of_its_own} else (40, 60):
         flat = jaxapi.trace(lambda h, w: jax.tree.leaves(loop(turns, h, w)), X, W)[0]  # noqa: B023
         rolled = with_loops(flat, final=True)
         sizes.append(len(rolled.eqns))
@@ -132,15 +147,24 @@ def test_few_equations_and_effects_stay_as_they_are():
         assert with_loops(flat, final=True) is flat
 
 
-def test_derivatives_of_their_own_are_kept_where_they_may_be_asked_for():
+@pytest.mark.parametrize("own", ["jvp", "vjp"])
+def test_derivatives_of_their_own_are_kept_where_they_may_be_asked_for(own):
     @jax.custom_jvp
-    def own(x):
+    def sine(x):
         return jnp.sin(x)
 
-    own.defjvp(lambda primals, tangents: (own(*primals), 7 * tangents[0]))
-    flat = jaxapi.trace(lambda h: lax.fori_loop(0, 1, lambda _, h: h, sum(own(h) * i for i in range(60))), X)[0]
-    kept = with_loops(flat, final=False)
-    np.testing.assert_allclose(jax.jvp(jaxapi.jaxpr_as_fun(kept), [X], [X])[1][0], 7 * X * sum(range(60)), rtol=1e-5)
+    sine.defjvp(lambda primals, tangents: (sine(*primals), 7 * tangents[0]))
+
+    def fun(h, w):
+        h = rows(60, h, w)
+        return scaled(h, w) if own == "vjp" else sine(h)
+
+    flat = jaxapi.trace(fun, X, W)[0]
+    kept, final = (with_loops(flat, final=final) for final in (False, True))
+    assert max(len(kept.eqns), len(final.eqns)) < len(flat.eqns) / 3
+    pulled = [jax.vjp(jaxapi.jaxpr_as_fun(c), X, W)[1]([X])[1] for c in (flat, kept, final)]
+    np.testing.assert_allclose(pulled[1], pulled[0], rtol=1e-5, atol=1e-6)
+    assert not np.allclose(pulled[2], pulled[0], rtol=0.1)
 
 
 def test_a_step_of_many_turns_is_a_loop_and_its_lines_keep_their_names():
