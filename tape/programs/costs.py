@@ -46,6 +46,38 @@ def branches(turn: Sequence[Step], loop: Loop) -> bool:
     return any(ways[place] > 1 for place in carried)
 
 
+def over_layers(flow: Flow, loops: Sequence[Loop]) -> list[Loop]:
+    """Return the loops that go over layers: most of what their products read beside what is carried is each turn's own, and is trained.
+
+    The leaves that the turns of a loop multiply by, one by one, weigh more than what all turns share; and this loop, or another one that
+    reads them, gives rows that are kept: gradients, or what comes in their place.  XLA compiles the equal kernels of layers once where they
+    are written out.  Where turns share parameters, it fuses the sums of gradients into ever larger kernels.
+    """
+    keep = np.zeros(flow.size, np.bool_)
+    keep[list(flow.keep)] = True
+    own: list[set[int]] = []
+    multiplied: set[int] = set()
+    given: set[int] = set()
+    for loop in loops:
+        products: dict[tuple[int, ...], int] = {}
+        own.append(set())
+        shared: dict[tuple[int, ...], int] = {}
+        for entry, sources in zip(flow.entries[loop.start :], loop.reads, strict=False):
+            for source, aval in zip(sources, entry.kernel.in_avals, strict=True):
+                if isinstance(source, Outside) and len(source.slots) == 1:
+                    shared[source.slots] = bytes_of(aval)
+                elif isinstance(source, Outside) and (flow.maker[list(source.slots)] < 0).all():
+                    own[-1].update(source.slots)
+                    if not entry.kernel.cheap:
+                        products[source.slots] = bytes_of(aval)
+        if sum(products.values()) > sum(shared.values()):
+            multiplied.update(slot for slots in products for slot in slots)
+        if any(keep[slots].any() for slots in loop.each.values()):
+            given |= own[-1]
+    layers = multiplied & given
+    return [loop for loop, slots in zip(loops, own, strict=True) if not layers.isdisjoint(slots)]
+
+
 class Costs:
     """What the loops of a list of entries cost."""
 

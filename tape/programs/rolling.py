@@ -19,7 +19,7 @@ from tape import jaxapi
 from tape.graph.kinds import is_scalar
 from tape.graph.repeats import fused, repeats, written_out
 from tape.graph.trie import Step
-from tape.programs.costs import TURN, Costs, branches, to_compile
+from tape.programs.costs import TURN, Costs, branches, over_layers, to_compile
 from tape.programs.interpretation import on_one_device
 from tape.programs.loops import Carried, Flow, Ints, Loop, Outside, Result, Same, find
 from tape.programs.naming import inline
@@ -29,7 +29,8 @@ from tape.programs.turns import Call, Calls, turns_of
 MANY = 600  # entries,
 LONG = 1.5  # or seconds to compile them; what is shorter than both is written out, and XLA fuses across turns,
 FEW = 100  # unless it would compute the same over and over for that
-UNROLLED = 2000  # entries outside of loops, beyond which each loop becomes one whatever it costs
+UNROLLED = 2000  # entries outside of loops, beyond which each loop becomes one whatever it costs,
+_EQUATIONS = 4  # and for each of them so many of a jaxpr, where the loop is one over layers
 _SHARE = 0.6  # of a turn that a loop of XLA's may cost besides,
 _RUNS = 5_000  # or so many runs until what it costs besides comes to what it takes longer to compile its turns
 _LONG = 8  # times as long as its call is a turn that is called
@@ -143,12 +144,13 @@ def chosen(
     many = waits or _is_long(flow.entries)
     free = 2 * TURN if waits else TURN
     scans, called, left = [], [], []
+    layers = over_layers(flow, loops) if many and len(flow.entries) <= (_EQUATIONS if waits else 1) * UNROLLED else ()
     for loop in loops:
         turn, scan, call = costs.of_turns(loop)
         if together and call < scan and call * _LONG < turn and many:
             called.append(loop)
         elif branches(flow.entries[loop.start : loop.end], loop) or (
-            many and _pays(flow, loop, scan, max(free, turn * _SHARE, _longer(flow, loop) / _RUNS))
+            many and loop not in layers and _pays(flow, loop, scan, max(free, turn * _SHARE, _longer(flow, loop) / _RUNS))
         ):
             scans.append(loop)
             costs.stacked(loop)
@@ -157,7 +159,7 @@ def chosen(
     _join(flow, scans, left)
     size = len(flow.entries) - sum(loop.saved for loop in (*scans, *called))
     for loop in sorted(left, key=lambda loop: -loop.saved):
-        if size > UNROLLED:
+        if size > UNROLLED and loop not in layers:
             scans.append(loop)
             size -= loop.saved
     return sorted(scans, key=lambda loop: loop.start), called

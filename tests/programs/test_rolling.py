@@ -461,6 +461,43 @@ def test_weights_of_layers(scale, monkeypatch):
             assert len(turns._BODIES) == before
 
 
+PRODUCT = Op("product", lambda x, m: jnp.tanh(x @ m))
+PULLED = Op("pulled", lambda g, y, m: (g * (1 - y * y)) @ m.T)
+GRADIENT = Op("gradient", lambda g, x, y: jnp.outer(x, g * (1 - y * y)))
+PLUS = Op("plus", jnp.add)
+
+
+@pytest.mark.parametrize("case", ["layers", "trained in it", "shared", "not trained", "deep"])
+def test_layers_are_written_out(case, monkeypatch):
+    """XLA compiles what is equal once, and runs it the faster for not being a loop; where turns share their matrix it does not."""
+    monkeypatch.setattr(rolling, "MANY", 0)
+    monkeypatch.setattr(rolling, "_SHARE", 10_000)  # that loops of such small matrices pay
+    if case == "deep":
+        monkeypatch.setattr(rolling, "UNROLLED", 0)
+    w = Writer(0)
+    matrices = [w.leaf(jnp.asarray(np.random.default_rng(i).normal(size=(3, 3)), jnp.float32)) for i in range(60)]
+    if case == "shared":
+        matrices = matrices[:1] * 60
+    values = [w.array()]
+    for matrix in matrices:
+        values += w.entry("product", values[-1], matrix, op=PRODUCT)
+    g, kept = w.array(), []
+    for i in reversed(range(60)):
+        if case != "not trained":
+            kept += w.entry("gradient", g, values[i], values[i + 1], op=GRADIENT)
+            if case == "shared":
+                kept = [kept[0] if len(kept) == 1 else w.entry("plus", *kept, op=PLUS)[0]]
+        (g,) = w.entry("pulled", g, values[i + 1], matrices[i], op=PULLED)
+    if case == "trained in it":
+        kept = [w.entry("plus", m, gradient, op=PLUS)[0] for m, gradient in zip(matrices, reversed(kept), strict=True)]
+    w = w.written([g, *kept])
+    assert len(w.entries) > rolling.FEW
+    found = rolling.rolled(w.entries, w.slots, w.keep, w.leaves)
+    assert (found is None) is (case in ("layers", "trained in it"))
+    if found is not None:
+        agree(found(*w.leaves), plain(w))
+
+
 SLOW = Op("slow", lambda x: jnp.stack([x[:2].sum(), x[1:].max(), x.sum()]))
 
 
