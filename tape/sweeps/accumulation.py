@@ -21,6 +21,7 @@ from tape.programs.failures import check_slots
 from tape.programs.program import run_pending
 from tape.sweeps import emission
 from tape.sweeps.sweep import target_of
+from tape.sweeps.written import SEQUENCES
 
 _ASSIGNING = threading.Lock()
 
@@ -73,6 +74,27 @@ def _arrived(segment: Segment, results: Sequence[tuple[int, Place]]) -> Arrival 
 
 
 arrived = layout.chosen("arrived", _arrived)
+
+
+def leaves_given(segment: Segment, slots: Sequence[int], given: Any) -> Sequence[Any] | None:
+    """Return leaves that are to receive gradients, in some slots of a segment; None where one is no leaf, or given twice."""
+    receivers = given if given.__class__ in SEQUENCES else (given,)
+    ends = [segment.origins.get(slot) for slot in slots]
+    for variable, end in zip(receivers, ends, strict=True):
+        if end.__class__ is not LeafNode or variable._extra is None or variable._extra.node is not end:
+            return None
+    return receivers if len(set(ends)) == len(ends) > 0 else None
+
+
+def arrived_at(segment: Segment, results: Sequence[tuple[int, Place]], receivers: Sequence[Any]) -> Arrival:
+    """Return what arrives at leaves where a sweep ends in these places, one for each."""
+    cells: dict[int, Cell] = {}
+    fresh: list[Addition] = []
+    for variable, (_, place) in zip(receivers, results, strict=True):
+        gradient = handle(segment, place, segment.cells.get(place.slot) or cells.setdefault(place.slot, [None]))
+        fresh.append((variable, gradient, None, gradient))
+    extras = [variable._extra for variable in receivers]
+    return fresh, cells, any(extra.grad is not None for extra in extras), any(extra.post_hooks for extra in extras)
 
 
 def summed(added: Sequence[Addition], consumed: Sequence[Any] = (), mode: int = SWEEP) -> Sequence[Addition]:

@@ -27,11 +27,11 @@ from tape.recording import record
 from tape.recording.entering import run_if_long
 from tape.rules import table
 from tape.sweeps import emission
-from tape.sweeps.accumulation import _ASSIGNING, Addition, additions, arrived, assign, awaited, summed
+from tape.sweeps.accumulation import _ASSIGNING, Addition, additions, arrived, arrived_at, assign, awaited, leaves_given, summed
 from tape.sweeps.looked import looked_at
 from tape.sweeps.seeds import describe, require_grad, seeds_of, variables, variables_of_tree, wide
 from tape.sweeps.sweep import Sweep, target_of
-from tape.sweeps.written import Call, Written, asked, call_to_leaves
+from tape.sweeps.written import Written, asked, call_to, call_to_leaves
 
 if TYPE_CHECKING:
     Connected: TypeAlias = Literal["raise", "zero"]
@@ -83,20 +83,25 @@ def backward(
         array([2., 4.], dtype=float32)
 
     """
-    known = call = after = None
+    known = call = after = receivers = None
     retain = _retains("backward", retain_graph, create_graph)
-    if inputs is None and ignore.__class__ is tuple and not ignore and not create_graph:
+    simple = ignore.__class__ is tuple and not ignore and not create_graph
+    if simple and inputs is not None:
+        known = asked(outputs, inputs, grad_outputs, retains=retain)
+        receivers = None if known is None else leaves_given(known[0], known[1][-1], inputs)
+        known = None if receivers is None else known
+    elif simple:
         again = None if grad_outputs is not None or retain else replayed(outputs, table.revision())
         if again is not None:
             _accumulate(*again)
             return
         known = asked(outputs, None, grad_outputs, retains=retain)
         after = None if grad_outputs is not None or known is not None else looked_at(outputs)
-    if known is not None and _accumulated_again(*known):
+    if known is not None and _accumulated_again(*known, receivers):
         return
     roots = variables("backward", "outputs", outputs)
     if known is not None:
-        call = call_to_leaves(*known, roots)
+        call = call_to_leaves(*known, roots) if receivers is None else call_to(*known)
     with wide(roots) as settings:
         seeds, consumed = seeds_of("backward", roots, grad_outputs)
         targets = None if inputs is None else variables_of_tree("backward", "inputs", inputs)[0]
@@ -112,7 +117,7 @@ def backward(
         waits = after is not None or (call is not None and not call.segment.released)
         follows = call is not None and retain and _another_follows(call.segment, call.start)
         if call is not None:
-            call.remember(sweep, retains=retain)
+            call.remember(sweep, None if targets is None else [sweep.gradients.get(target_of(v)) for v in targets], retains=retain)
         if after is not None and not retain:
             after.remember(sweep)
         with contextlib.nullcontext() if retain else sweep.releasing():
@@ -129,14 +134,16 @@ def backward(
         _call_post_hooks(variable)
 
 
-def _accumulated_again(segment: Segment, key: tuple[object, ...], entering: Sequence[Handle]) -> bool:
+def _accumulated_again(
+    segment: Segment, key: tuple[object, ...], entering: Sequence[Handle], receivers: Sequence[Any] | None = None
+) -> bool:
     """Do what a call of backward() did before at this point of the tape, if it was made; tell whether it was."""
     start = segment.state
     written: Written | None = start.next.get(key)
     if written is None:
         return False
     released = segment.released
-    arrival = arrived(segment, written.results)
+    arrival = arrived(segment, written.results) if receivers is None else arrived_at(segment, written.results, receivers)
     if arrival is None:
         return False
     fresh, cells, sums, hooked = arrival
@@ -310,7 +317,7 @@ def gradients(
             if not (create_graph or retain):
                 _cut(segment, before)
             return again[0] if isinstance(inputs, Handle) else tuple(again)
-        call = Call(segment, key, entering, start, len(segment.leaves))
+        call = call_to(segment, key, entering)
     pending = LOCAL.segment()
     before = frozenset() if pending is None else pending.released
     roots = variables("gradients", "outputs", outputs)

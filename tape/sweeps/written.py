@@ -89,7 +89,7 @@ class Written:
             raise
 
 
-_SEQUENCES = frozenset({tuple, list})
+SEQUENCES = frozenset({tuple, list})
 
 
 class Call(NamedTuple):
@@ -141,7 +141,7 @@ def asked(
         return None
     if segment.trace is not None or LOCAL.scope.trace.capturing:
         return None
-    roots = outputs if outputs.__class__ in _SEQUENCES else (outputs,)
+    roots = outputs if outputs.__class__ in SEQUENCES else (outputs,)
     key: list[Any] = [create_graph, retains, segment.released, table.revision()]
     for root in roots:
         if not isinstance(root, Handle) or root._segment is not segment or not root._place.kind.requires_grad:
@@ -151,7 +151,7 @@ def asked(
         key.append(root._place.slot)
     entering: list[Handle] = []
     if seeds is not None:
-        given = seeds if seeds.__class__ in _SEQUENCES else (seeds,)
+        given = seeds if seeds.__class__ in SEQUENCES else (seeds,)
         if len(given) != len(roots):
             return None
         key.append("seeds")
@@ -179,11 +179,16 @@ def asked(
     return segment, tuple(key), entering
 
 
+def call_to(segment: Segment, key: tuple[Any, ...], entering: list[Handle]) -> Call:
+    """Return a call with inputs that is not known yet, to be remembered."""
+    return Call(segment, key, entering, segment.state, len(segment.leaves))
+
+
 def call_to_leaves(segment: Segment, key: tuple[Any, ...], entering: list[Handle], roots: Iterable[Handle]) -> Call | None:
     """Return a call without inputs that is not known yet (see :func:`asked`), to be remembered; None where it can not be."""
     if not (_ends_in_leaves(segment) or _ends_apart(segment, frozenset([root._place.slot for root in roots]))):
         return None
-    return Call(segment, key, entering, segment.state, len(segment.leaves))
+    return call_to(segment, key, entering)
 
 
 def _ends_in_leaves(segment: Segment) -> bool:
@@ -240,7 +245,7 @@ def _ends_here(segment: Segment, roots: frozenset[int], wanted: tuple[int, ...])
 
 def _slots(segment: Segment, wanted: Any) -> tuple[int, ...] | None:
     """Return the slots of Variables in a segment that ends in leaves; None where one has none, and where a gradient would go elsewhere."""
-    if wanted.__class__ not in _SEQUENCES:
+    if wanted.__class__ not in SEQUENCES:
         return None
     slots = []
     for v in wanted:

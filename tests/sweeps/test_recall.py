@@ -337,3 +337,103 @@ def test_a_retained_sweep_in_which_python_is_called_runs_at_once():
     with pytest.raises(tape.errors.ExecutionError, match="broken"):
         loss.backward(retain_graph=True)
     assert w.grad is None
+
+
+@pytest.mark.parametrize(
+    ("case", "recalled"),
+    [
+        ("both", True),
+        ("turned", True),
+        ("one", True),
+        ("seeded", True),
+        ("retains", True),
+        ("told", True),
+        ("added", True),
+        ("twice", False),
+        ("hooked", False),
+        ("of a result", False),
+    ],
+)
+def test_leaves_that_are_asked_for(case, recalled, recalls):
+    """``backward(inputs=...)`` is known again, and adds to those leaves only."""
+    x, w, other = (tape.Variable(A + k) for k in range(3))
+    told = []
+    if case == "hooked":
+        x.register_hook(lambda g: 2 * g)
+    if case == "told":
+        x.register_post_accumulate_grad_hook(lambda v: told.append(np.asarray(v.grad.value)))
+
+    def run(a):
+        h = x * w
+        y = tnp.sin(h) * other + h * a
+        asked = {"turned": [w, x], "one": x, "twice": (x, w, x), "of a result": [x, h, w]}.get(case, [x, w])
+        if case == "seeded":
+            y.backward(tape.constant(a), inputs=asked)
+        else:
+            y.sum().backward(inputs=asked, retain_graph=case == "retains")
+        assert other.grad is None
+        np.testing.assert_allclose(h.grad.value, np.cos(h.value) * other.value + a, rtol=1e-5) if case == "of a result" else None
+        gradients = [None if v.grad is None else np.asarray(v.grad.value) for v in (x, w)]
+        if case != "added":
+            x.grad = w.grad = None
+        return gradients
+
+    total = 0
+    for k, (dx, dw) in enumerate(steps(run, 6)):
+        a = A * np.float32(1 + 0.1 * k)
+        inner = (np.cos(A * (A + 1)) * (A + 2) + a) * (a if case == "seeded" else 1)
+        total = inner + (total if case == "added" else 0)
+        np.testing.assert_allclose(dx, total * (A + 1) * (2 if case == "hooked" else 1), rtol=1e-4)
+        if case == "one":
+            assert dw is None
+        else:
+            np.testing.assert_allclose(dw, total * A, rtol=1e-4)
+        if case == "told":
+            np.testing.assert_allclose(told[k], dx, rtol=1e-6)
+    assert len(told) == (6 if case == "told" else 0)
+    assert (len(recalls) >= 4) is recalled
+
+
+def test_other_leaves_are_asked_for_in_turn():
+    """What is known is told apart by what is asked for, and from a call of gradients() for the same."""
+    x, w = tape.Variable(A), tape.Variable(A + 1)
+    for k in range(12):
+        y = (x * w * w).sum()
+        given = ([x], [w], [w, x], None)[k % 4]
+        if given is None:
+            dx, dw = tape.gradients(y, [x, w])
+            assert x.grad is None
+        else:
+            y.backward(inputs=given)
+            dx, dw = x.grad, w.grad
+            x.grad = w.grad = None
+        for gradient, variable, right in ((dx, x, (A + 1) ** 2), (dw, w, 2 * A * (A + 1))):
+            if given is None or any(variable is v for v in given):
+                np.testing.assert_allclose(gradient.value, right, rtol=1e-5)
+            else:
+                assert gradient is None
+
+
+def test_leaves_that_are_asked_for_are_updated_in_the_same_program(stats):
+    """The sweep runs with the optimizer that updates them all, as without ``inputs``."""
+    optax = pytest.importorskip("optax")
+    optimizer = pytest.importorskip("interop.optax").Optimizer([x := tape.Variable(A)], optax.sgd(0.01))
+    w = tape.Variable(A + 1)
+
+    def step():
+        (x * x * w).sum().backward(inputs=[x])
+        optimizer.step()
+        optimizer.zero_grad()
+        return np.asarray(x.value)
+
+    for _ in range(40):
+        step()
+    stats.reset()
+    for _ in range(20):
+        found = step()
+    assert not stats.flushes["backward"]
+    assert sum(stats.flushes.values()) == 20
+    a = A
+    for _ in range(60):
+        a = a - np.float32(0.01) * (2 * a * (A + 1))
+    np.testing.assert_allclose(found, a, rtol=1e-4)
