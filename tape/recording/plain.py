@@ -13,7 +13,7 @@ import jax
 
 from tape.configuration import CHANGES
 from tape.graph.boxes import Cell
-from tape.graph.constants import scalar
+from tape.graph.constants import handle, scalar
 from tape.graph.kinds import SMALL
 from tape.graph.scope import LOCAL, watched
 from tape.graph.segment import Handle, Segment, SegmentClosedError, TracerMetError, still_open
@@ -119,23 +119,9 @@ def follow(segment: Segment, op: Any, slots: tuple[int, ...], inputs: Sequence[H
 
 def _results(segment: Segment, child: State, op: Any, inputs: Sequence[Handle]) -> Any:
     """Advance a segment to the state of an entry; return its Variables, in the op's own tree."""
-    if child.quick:
-        variable = _new(_variable_type)
-        place = child.places[0]  # hidden residuals follow
-        variable._segment, variable._place, variable._extra = segment, place, None
-        variable._cell = cell = [None]
-        if segment.epoch is CHANGES.epoch and segment.state is child.parent:
-            segment.cells[place.slot] = cell
-            segment.state = child  # in the same breath: see Segment
-            return variable
     kernel = child.kernel
-    variables = []
-    cells: dict[int, Cell] = {}
-    for place in child.places[: kernel.visible]:
-        variable = _new(_variable_type)
-        variable._segment, variable._place, variable._extra = segment, place, None
-        variable._cell = cells[place.slot] = [None]
-        variables.append(variable)
+    cells: dict[int, Cell] = {place.slot: [None] for place in child.places[: kernel.visible]}  # hidden residuals follow
+    variables = [handle(segment, place, cells[place.slot]) for place in child.places[: kernel.visible]]
     while segment.epoch is not CHANGES.epoch:
         if not still_open(segment):
             return _record(op, inputs)
@@ -151,82 +137,15 @@ def _results(segment: Segment, child: State, op: Any, inputs: Sequence[Handle]) 
 
 
 def record_one(op: Op, a: Handle) -> Any:
-    """:func:`record` for one input: the same steps without a loop, which is a third of their time."""
-    segment = LOCAL.segment()
-    if segment is not None and a._segment is segment:
-        state = segment.state
-        child = state.next.get((op, a._place.slot))
-        if child is not None and child.quick:
-            variable = _new(_variable_type)
-            variable._segment = segment
-            variable._place = place = child.place
-            variable._cell = cell = [None]
-            variable._extra = None
-            if segment.epoch is CHANGES.epoch and segment.state is state:
-                segment.state = child
-                segment.cells[place.slot] = cell  # in the same breath: see Segment
-                return variable
-        if child is None:  # never met here
-            return _record(op, (a,))
+    """:func:`record` for one input."""
     return record(op, (a,))
 
 
 def record_two(op: Op, a: Handle, b: Handle) -> Any:
-    """:func:`record` for two inputs, one of them pending and the other pending or a leaf."""
-    segment = LOCAL.segment()
-    if segment is None:
-        return record(op, (a, b))
-    i: int | None
-    j: int | None
-    if a._segment is segment:
-        i = a._place.slot
-    else:
-        i = segment.entered.get(id(a._cell))
-        if i is None:
-            return record(op, (a, b))
-    if b._segment is segment:
-        j = b._place.slot
-    else:
-        j = segment.entered.get(id(b._cell))
-        if j is None:
-            try:
-                j = enter(segment, b)
-            except (TracerMetError, SegmentClosedError):
-                return record(op, (a, b))
-    state = segment.state
-    child = state.next.get((op, i, j))
-    if child is not None and child.quick:
-        variable = _new(_variable_type)
-        variable._segment = segment
-        variable._place = place = child.place
-        variable._cell = cell = [None]
-        variable._extra = None
-        if segment.epoch is CHANGES.epoch and segment.state is state:
-            segment.state = child
-            segment.cells[place.slot] = cell  # in the same breath: see Segment
-            return variable
-    return (_record if child is None else record)(op, (a, b))
+    """:func:`record` for two inputs."""
+    return record(op, (a, b))
 
 
 def record_number(op: Op, a: Handle, number: Any, *, first: bool = False) -> Any:
-    """:func:`record_two` for a Variable and a number (``first``: in the opposite order), which enters in the same step."""
-    segment = LOCAL.segment()
-    if segment is not None and LOCAL.scope.caller is NOBODY:
-        i = a._place.slot if a._segment is segment else segment.entered.get(id(a._cell))
-        state = segment.state
-        child = state.next.get(segment.scalars.get(number.__class__))
-        if child is not None and i is not None and (number.__class__ is not int or -SMALL <= number < SMALL):
-            child = child.next.get((op, state.n_slots, i) if first else (op, i, state.n_slots))
-            if child is not None and child.quick:
-                variable = _new(_variable_type)
-                variable._segment = segment
-                variable._place = place = child.place
-                variable._cell = cell = [None]
-                variable._extra = None
-                entering = [number]
-                if segment.epoch is CHANGES.epoch and segment.state is state:
-                    segment.cells[place.slot] = cell
-                    segment.state = child
-                    segment.leaves.append(entering)  # in the same breath: see Segment
-                    return variable
-    return record(op, (scalar(number), a) if first else (a, scalar(number)))
+    """:func:`record` for a Variable and a number (``first``: in the opposite order)."""
+    return record(op, (number, a) if first else (a, number))
