@@ -244,15 +244,7 @@ class State(Step, layout.State):
         if _formed is not None and self.depth < SEGMENT_LIMIT and self.n_slots - self.depth <= NUMBER_LIMIT:
             child = _formed(self, op, form, inputs, user_line(), key, _SEEN, CLOCK.now if len(_SEEN) < _SEEN.limit else None)
             return _enter(self, key, child) if child.known else child
-        child = State(self, self.mode)
-        child.kernel, kinds, unrecorded = form
-        child.op, child.inputs = op, inputs
-        child.depth = self.depth + 1
-        child.where = user_line()
-        child._add_slots(kinds, child.where if unrecorded else None)
-        child.fill()
-        child._hands_out()
-        return _enter(self, key, child)
+        return self.entry(key, op, form[0], inputs)
 
     def _hands_out(self) -> None:
         """Work out how results are handed out where the structure is met again."""
