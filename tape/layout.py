@@ -118,24 +118,14 @@ if TYPE_CHECKING or NATIVE is None:
     class Numbers:
         """See :class:`tape.programs.numbers.Steady`: ``run`` is what it does."""
 
-        __slots__ = ("_calls", "_until", "_way")
-
         run: Callable[..., Any]
 
         def __call__(self, *given: Any) -> Any:
             """Run it."""
             return self.run(*given)
 
-    class Buffered:
-        """See :class:`tape.programs.buffers.Buffered`: ``run`` is what it does."""
-
-        __slots__ = ("_groups", "_others", "_program")
-
-        run: Callable[..., Any]
-
-        def __call__(self, *given: Any) -> Any:
-            """Run it."""
-            return self.run(*given)
+    class Buffered(Numbers):
+        """See :class:`tape.programs.buffers.Buffered`."""
 
     class Counts:
         """See :class:`tape.statistics.Stats`."""

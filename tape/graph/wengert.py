@@ -75,13 +75,10 @@ def needed(entries: Sequence[E], reached: set[Any]) -> list[E]:
         if walked is not None:
             return walked
     before = []
-    apart, reach = reached.isdisjoint, reached.update
-    for entry in reversed(entries):  # as backwards() does: this is a third of the time that its steps take
-        if not apart(entry.slots):
-            reach(entry.inputs)
-            before.append(entry)
-    before.reverse()
-    return before
+    for entry in backwards(entries, reached):
+        reached.update(entry.inputs)
+        before.append(entry)
+    return before[::-1]
 
 
 def active(entries: Iterable[E], start: Iterable[int], gives: Callable[[E], Iterable[int]]) -> set[int]:
