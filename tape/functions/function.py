@@ -138,7 +138,7 @@ class Function:
         scope = LOCAL.scope
         mode = scope.mode
         reads = Reads() if mode == RECORD else None
-        inside = scope.calling(mode if reads is None else SWEEP, ctx._caller, scope.forward if reads is None else reads)
+        inside = scope.but(caller=ctx._caller) if reads is None else scope.but(mode=SWEEP, caller=ctx._caller, forward=reads)
         outputs, tree = in_scope(inside, cls._outputs, ctx, inputs, reads)
         values = outputs
         if scope.trace.capturing or any(map(boundary.is_traced, inputs)):

@@ -43,14 +43,6 @@ class Scope(NamedTuple):
             fields[_POSITIONS[name]] = value
         return _new(Scope, fields)
 
-    def switched(self, mode: int, *, unseen: bool | None = None) -> Scope:
-        """Return the same scope in a grad mode, which every sweep and ``no_grad`` does: in a third of that time."""
-        return _new(Scope, (mode, self.unseen if unseen is None else unseen, *self[2:]))
-
-    def calling(self, mode: int, caller: Watcher, forward: Watcher) -> Scope:
-        """Return the same scope for the Python of a ``tape.Function``, as quickly."""
-        return _new(Scope, (mode, self.unseen, caller, forward, *self[4:]))
-
 
 _new = tuple.__new__
 _POSITIONS = {name: i for i, name in enumerate(Scope._fields)}
@@ -88,7 +80,7 @@ def set_scope(scope: Scope) -> None:
 
 def _switch(mode: int) -> None:
     """Have this thread go on in a grad mode."""
-    set_scope(LOCAL.scope.switched(mode))
+    set_scope(LOCAL.scope.but(mode=mode))
 
 
 switch: Callable[[int], None] = _switch if layout.NATIVE is None else layout.NATIVE.Function(_switch, does=5)  # where nobody watches
@@ -144,7 +136,7 @@ def in_scope(scope: Scope, function: Callable[..., Any], *args: Any) -> Any:
 
 def in_mode(mode: int, function: Callable[..., Any], *args: Any) -> Any:
     """Return ``function(*args)``, called in a grad mode to write a sweep or to detach: op hooks do not see what is recorded."""
-    return in_scope(LOCAL.scope.switched(mode, unseen=True), function, *args)
+    return in_scope(LOCAL.scope.but(mode=mode, unseen=True), function, *args)
 
 
 def watched() -> bool:

@@ -42,9 +42,6 @@ class FunctionOp:
         return self.identity.kernel_of(kinds)
 
 
-_kernel: Any = tuple.__new__  # as NamedTuple's, in a third of the time
-
-
 class Instruction(NamedTuple):
     """One step of a sweep.
 
@@ -320,7 +317,7 @@ class _Planner:
                 results = operands
             else:
                 results = self._numbers(len(targets))
-                self._emit(_kernel(Instruction, (vjp.kernel, tuple(operands), results, step.where, None, None, None, (), step.depth)))
+                self._emit(Instruction(vjp.kernel, tuple(operands), results, step.where, depth=step.depth))
         if self._observed:
             terms = dict(zip(targets, results, strict=True))
             results = self._numbers(len(targets))

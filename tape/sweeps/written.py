@@ -194,12 +194,7 @@ def call_to_leaves(segment: Segment, key: tuple[Any, ...], entering: list[Handle
 def _ends_in_leaves(segment: Segment) -> bool:
     """Tell whether sweeps end within a segment, at leaves each of which entered it with one value, and call no hooks there."""
     ends = set(segment.origins.values())
-    if len(ends) != len(segment.origins):
-        return False
-    for end in ends:  # noqa: SIM110 - half the time of any()
-        if isinstance(end, tuple) or end.hooks:
-            return False
-    return True
+    return len(ends) == len(segment.origins) and not any(isinstance(end, tuple) or end.hooks for end in ends)
 
 
 def _ends_apart(segment: Segment, roots: frozenset[int]) -> bool:

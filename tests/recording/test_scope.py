@@ -9,7 +9,7 @@ import tape
 import tape.numpy as tnp
 from tape.graph.scope import LOCAL, in_mode, in_scope, parked, within
 from tape.graph.trie import CONSTANT, RECORD
-from tape.graph.watcher import NOBODY, Watcher
+from tape.graph.watcher import NOBODY
 from tape.recording.record import record
 
 
@@ -20,9 +20,6 @@ def test_a_scope_does_not_change():
     changed = before.but(eager=True, linear=True)
     assert (changed.eager, changed.linear, changed.mode) == (True, True, RECORD)
     assert changed.but(eager=False, linear=False) == before
-    assert before.switched(CONSTANT, unseen=True) == before.but(mode=CONSTANT, unseen=True)
-    watcher = Watcher()
-    assert before.calling(CONSTANT, watcher, NOBODY) == before.but(mode=CONSTANT, caller=watcher)
     with pytest.raises(KeyError):
         before.but(eeger=True)
 
