@@ -68,7 +68,7 @@ class Reads(Watcher):
     def _check(self, name: str, inputs: Sequence[Handle], outputs: Sequence[Handle], *, exact: bool) -> None:
         todo: dict[Segment, set[int]] = {}
         met: list[tuple[Cell | None, Kind, object, tuple[str, int] | None]] = []  # values with a gradient that come from elsewhere
-        given: set[int] | None = None
+        known: set[int] = set()
         for v in outputs:
             kind = v._place.kind
             if kind.requires_grad or kind.unrecorded:
@@ -77,14 +77,15 @@ class Reads(Watcher):
                 else:
                     todo.setdefault(v._segment, set()).add(v._place.slot)
         while todo or met:
-            if met and given is None:
-                given = _cells(inputs)
+            if met and not known:
+                known = _cells(inputs)
             for cell, kind, source, where in met:
-                if id(cell) in given or id(cell) in self._made:  # type: ignore[operator]
+                if id(cell) in known or id(cell) in self._made:
                     continue
                 origin = self._origins.get(id(cell))
                 if origin is None:
                     raise LostGradientError(_message(name, kind, source, where))
+                known.add(id(cell))  # followed once, by however many paths it is met
                 todo.setdefault(origin[1], set()).add(origin[2])
             met.clear()
             if todo:

@@ -283,6 +283,18 @@ def test_contract_26_a_captured_variable_may_be_given_in_a_compiled_function():
             np.testing.assert_array_equal(g.value, expected)
 
 
+@pytest.mark.parametrize("around", [tape.jit, lambda f: tape.eager()(f), lambda f: f], ids=["jit", "eager", "recorded"])
+def test_contract_7_a_forward_of_many_paths_is_followed_once_per_value(around):
+    def doubled(ctx, x):
+        for _ in range(60):
+            x = x + x
+        return x
+
+    x = tape.Variable(A)
+    around(lambda: make(doubled, lambda ctx, g: g * 2.0**60).apply(x).sum().backward())()
+    assert x.grad.numpy().tolist() == [2.0**60] * 3
+
+
 def test_a_forward_that_is_not_differentiated_may_read_anything():
     with tape.no_grad():
         np.testing.assert_array_equal(make(READ["a closure"]).apply(tape.Variable(A)).value, A * B)
