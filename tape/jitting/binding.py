@@ -96,9 +96,9 @@ class Binding(layout.Bound):
         outcome = self._outcome = step.outcome
         self._written: list[tuple[Any, Any, Place, int]] = []  # Variables, what they become, and which result they get
         self._joined: list[tuple[Any, int]] = []  # those that become one through which gradients flow
-        self._renewed: list[tuple[Any, int | None]] = []  # those that become others, and their gradients
+        self._renewed: list[tuple[Any, int | None, bool]] = []  # those that become others, and their gradients
         self._cleared: list[Extra] = []
-        self._accumulated: list[tuple[Extra, int]] = []
+        self._accumulated: list[tuple[Extra, int, bool]] = []
         for change in outcome.changes:
             v = self.sources[change.source]
             if change.value is not None:
@@ -108,16 +108,17 @@ class Binding(layout.Bound):
                 else:
                     self._joined.append((v, change.value))
                 if change.anew:
-                    self._renewed.append((v, change.grad))
+                    self._renewed.append((v, change.grad, change.assigned))
             if change.anew and change.value is not None:
                 continue
             if change.grad is not None and change.grad < 0:
                 self._cleared.append(extra_of(v))
             elif change.grad is not None:
-                self._accumulated.append((extra_of(v), change.grad))
+                self._accumulated.append((extra_of(v), change.grad, change.assigned))
         trees = [outcome.returned, *[s.content for s in slots]]
         wanted = [n for tree in trees for kind, n in tree.leaves if kind == MADE]
-        wanted += [n for _, n in (*self._accumulated, *self._joined, *self._renewed) if n is not None and n >= 0]
+        wanted += [n for _, n in self._joined]
+        wanted += [change.grad for change in outcome.changes if change.grad is not None and change.grad >= 0]
         for n in wanted:
             if outcome.made[n].grad >= 0 and outcome.made[n].grad not in wanted:
                 wanted.append(outcome.made[n].grad)
@@ -288,18 +289,20 @@ class Binding(layout.Bound):
             if new.name is not None:
                 variables[number].name = new.name
             if new.grad >= 0:
-                extra_of(variables[number]).grad = variables[new.grad]
-        for extra, number in self._accumulated:
-            extra.grad, extra.assigned = variables[number], False
+                extra = extra_of(variables[number])
+                extra.grad, extra.assigned = variables[new.grad], new.assigned
+        for extra, number, assigned in self._accumulated:
+            extra.grad, extra.assigned = variables[number], assigned
         for v, number in self._joined:
             new = variables[number]
             v._segment, v._place, v._cell = new._segment, new._place, new._cell
-        for v, grad in self._renewed:
+        for v, grad, assigned in self._renewed:
             name, v._extra = v.name, None
             if name is not None:
                 v.name = name
             if grad is not None and grad >= 0:
-                extra_of(v).grad = variables[grad]
+                extra = extra_of(v)
+                extra.grad, extra.assigned = variables[grad], assigned
         for slot in self.slots:
             slot.holder.place.put(slot.key, self._built(slot.content, variables, results))
 

@@ -32,7 +32,7 @@ ONE = jax.tree.structure(0)  # of a tree that is one leaf
 class Made(NamedTuple):
     """A Variable that every call makes anew: which result is its value, and what it is.
 
-    ``live`` is its position among the results through which gradients flow, or -1.
+    ``live`` is its position among the results through which gradients flow, or -1; ``assigned`` says that its gradient is its seed.
     """
 
     result: int
@@ -41,6 +41,7 @@ class Made(NamedTuple):
     live: int
     name: str | None
     grad: int
+    assigned: bool
 
 
 class Tree(NamedTuple):
@@ -59,6 +60,7 @@ class VariableChange(NamedTuple):
     source: int
     value: int | None
     grad: int | None
+    assigned: bool
     anew: bool
 
 
@@ -148,7 +150,8 @@ class Outcome:
         segment, place, live = self._fate(v)
         number = len(self.made)
         self._handles[id(v)] = (number, v)
-        self.made.append(Made(self.value(traced._cell[0]), place, segment, live, None if extra is None else extra.name, grad))
+        name, assigned = (None, False) if extra is None else (extra.name, extra.assigned)
+        self.made.append(Made(self.value(traced._cell[0]), place, segment, live, name, grad, assigned))
         return number
 
     def _fate(self, v: Handle) -> tuple[Segment | None, Place, int]:
@@ -246,7 +249,8 @@ class Outcome:
             grad = -1 if now is None else self._make(now)
         if value is not None or grad is not None:
             anew = before is not None and v._extra is not before.extra and before.extra is not None
-            self.changes.append(VariableChange(i, value, grad, anew))
+            assigned = v._extra is not None and v._extra.assigned
+            self.changes.append(VariableChange(i, value, grad, assigned, anew))
 
     def _stored(self, holder: Stored) -> None:
         now = holder.place.contents()

@@ -408,6 +408,25 @@ def test_a_gradient_from_before_that_is_written_to(change, held):
             np.testing.assert_allclose(h.value, g.value, rtol=1e-6)
 
 
+@pytest.mark.parametrize("way", [lambda f: f, tape.jit])
+def test_contract_3_a_gradient_that_is_assigned_inside_is_a_seed(way):
+    w, c = tape.Variable(2.0), tape.constant([2.0])
+    y = w * w
+
+    @way
+    def step(x):
+        z = w * 5
+        z.grad = x * 7
+        y.grad = x * 3
+        c[0] = w
+        c.grad = x * tnp.ones(1) * 4
+        return z
+
+    z = step(1.0)
+    tape.backward([y, z, c])
+    assert float(w.grad) == 4 * 3 + 5 * 7 + 4
+
+
 def test_a_parameter_that_is_assigned_before_it_is_read_gets_the_gradient():
     w = tape.Variable(W)
 
