@@ -4,6 +4,7 @@ import collections
 import copy
 import functools
 import gc
+import itertools
 import pickle
 import sys
 import threading
@@ -357,7 +358,7 @@ def test_a_step_that_clears_gradients_first_is_one_whether_or_not_there_are_any(
 
     (w, kept, plain), (v, held, step) = made(), made()
     compiled = tape.jit(step)
-    for given in (W * 3, None, "as it is", W * 5, "as it is", None):
+    for given in (None if after == "nothing" else W * 3, W * 3, None, "as it is", W * 5, "as it is", None):
         for u, old in ((w, kept), (v, held)):
             if given is None:
                 u.grad = None
@@ -409,6 +410,22 @@ def test_a_gradient_from_before_that_is_written_to(change, held):
 
 
 @pytest.mark.parametrize("way", [lambda f: f, tape.jit])
+def test_a_gradient_that_is_replaced_and_returned_is_the_one_from_before(way):
+    v = tape.Variable(W)
+    v.grad = X
+
+    @way
+    def step():
+        before = v.grad
+        v.grad = before * 2
+        return before
+
+    for k in range(3):
+        close(step(), X * 2**k)
+        close(v.grad, X * 2 ** (k + 1))
+
+
+@pytest.mark.parametrize("way", [lambda f: f, tape.jit])
 def test_contract_3_a_gradient_that_is_assigned_inside_is_a_seed(way):
     w, c = tape.Variable(2.0), tape.constant([2.0])
     y = w * w
@@ -425,6 +442,82 @@ def test_contract_3_a_gradient_that_is_assigned_inside_is_a_seed(way):
     z = step(1.0)
     tape.backward([y, z, c])
     assert float(w.grad) == 4 * 3 + 5 * 7 + 4
+
+
+def test_gradients_are_cleared_and_read_where_they_are_now():
+    a, b, w = tape.Variable(W), tape.Variable(W), tape.Variable(W)
+    step = tape.jit(lambda p: setattr(p, "grad", None))
+    for p in (a, b, a):
+        p.grad = X
+        step(p)
+        assert p.grad is None
+    y = w * 2
+    clear, read = tape.jit(lambda: setattr(y, "grad", None)), tape.jit(lambda: y.grad * 1)
+    for k in range(3):
+        y.grad = X * k
+        close(read(), X * k)
+        clear()
+        assert y.grad is None
+        y[0] = 1.0  # from here on it is another one
+    read_of = tape.jit(lambda v: v.grad * 1)
+    w.grad = tape.constant(X)
+    assert not read_of(w).requires_grad
+    w.grad = tape.Variable(X)
+    assert read_of(w).requires_grad
+
+
+@pytest.mark.parametrize("way", [lambda f: f, tape.jit])
+def test_a_leaf_that_is_made_inside_brings_its_gradient(way):
+    w = tape.Variable(W)
+
+    @way
+    def step(x):
+        y = (w * x).detach().requires_grad_()
+        (y * y).sum().backward()
+        return y
+
+    for _ in range(2):
+        close(step(X).grad, 2 * W * X)
+
+
+@pytest.mark.parametrize("way", [lambda f: f, tape.jit])
+def test_results_beside_one_that_is_differentiable_are_what_they_are(way):
+    w = tape.Variable(W)
+
+    @way
+    def step(x):
+        y = w * x
+        return tape.gradients((w * w).sum(), w), y, y, y.detach().value
+
+    for _ in range(2):
+        g, y, again, array = step(X)
+        assert y is again
+        assert isinstance(array, jax.Array)
+        close(array, W * X)
+        with pytest.raises(UnrecordedGradientError, match="create_graph=True"):
+            (g * y).sum().backward()
+    with tape.no_grad():
+        y, again = way(lambda: (2 * w,) * 2)()
+    assert y is again
+
+
+@pytest.mark.parametrize("way", [lambda f: f, tape.jit])
+def test_a_parameter_that_becomes_a_result_gets_the_gradient_of_what_was_read_before(way):
+    v, w = tape.Variable(X), tape.Variable(W)
+
+    @way
+    def step():
+        loss = (w * w).sum()
+        w.requires_grad_(False)
+        w[0] = v[0] * 2
+        return loss
+
+    seen = {}
+    w.register_hook(lambda g: seen.update(g=g.value))
+    step().backward(retain_graph=True)
+    close(seen["g"], 2 * W)
+    w.sum().backward()
+    close(v.grad, [2, 0, 0])
 
 
 def test_a_parameter_that_is_assigned_before_it_is_read_gets_the_gradient():
@@ -530,6 +623,28 @@ def test_gradients_flow_through_a_call():
     close(mixed, np.cos(X * W) - X * W * np.sin(X * W), rtol=1e-5)
 
 
+@pytest.mark.parametrize("which", [0, 1])
+def test_one_of_two_results_is_swept(which):
+    w = tape.Variable(W)
+    tape.jit(lambda: ((w * w).sum(), (3 * w).sum()))()[which].backward()
+    close(w.grad, 2 * W if which == 0 else np.full(3, 3.0))
+
+
+def test_second_derivatives_go_through_results_and_what_the_sweep_reads():
+    def f(x, exp, sin):
+        a = sin(x)
+        return exp(a) * a, a * 2
+
+    w = tape.Variable(0.7)
+    y, _ = tape.jit(lambda: f(w, tnp.exp, tnp.sin))()
+    (g,) = tape.gradients(y, [w], create_graph=True)
+
+    def plain(x):
+        return f(x, jnp.exp, jnp.sin)[0]
+
+    close(tape.gradients(g * y, w), jax.grad(lambda x: jax.grad(plain)(x) * plain(x))(0.7), rtol=1e-5)
+
+
 def test_a_call_is_recorded_and_stays_pending(stats):
     w = tape.Variable(W)
     f = tape.jit(lambda a: a * w)
@@ -613,17 +728,20 @@ def test_a_released_or_unrecorded_result_raises_when_it_is_swept():
 
     @tape.jit
     def step():
+        older = (w * 3).sum()  # which nothing releases
         loss = (w * w).sum()
         g = tape.gradients(loss, w, retain_graph=True)
         loss.backward()
-        return loss, (w * g).sum()
+        return loss, (w * g).sum(), loss + older
 
     for _ in range(2):
         w.grad = None
-        loss, product = step()
+        loss, product, both = step()
         assert loss.requires_grad
         assert product.requires_grad
         assert not loss.is_leaf
+        with pytest.raises(ReleasedTapeError, match="retain_graph=True"):
+            both.backward()
         with pytest.raises(ReleasedTapeError, match="retain_graph=True"):
             loss.backward()
         with pytest.raises(ReleasedTapeError, match="retain_graph=True"):
@@ -1056,6 +1174,22 @@ def test_variables_that_share_a_value_may_part():
     close(f(), X * 10 + W)
 
 
+def test_copies_of_a_captured_result_lead_to_its_past_when_it_is_gone():
+    w = tape.Variable(W)
+    y, beside = w * w, (w * 3).sum()
+    both = [y, copy.copy(y)]
+    float(beside)
+    step = tape.jit(lambda: both[0] * both[1])
+    close(step().detach(), W**4)
+    z = both.pop()
+    both.clear()
+    del y, step
+    gc.collect()
+    beside.backward()
+    z.sum().backward()
+    close(w.grad, 3 + 2 * W)
+
+
 def test_captures_that_no_guess_finds():
     w, other = tape.Variable(W), tape.Variable(X)
     find = {"w": w}.__getitem__
@@ -1068,6 +1202,22 @@ def test_captures_that_no_guess_finds():
     step()
     step()
     close(w, X + 2)
+
+
+def test_captures_behind_iterators():
+    w, other = tape.Variable(W), tape.Variable(X)
+    ws, pending = itertools.repeat(w), itertools.repeat(other * 2)  # which do not say what they hold
+    f = tape.jit(lambda: next(ws) * next(pending))
+    close(f(), W * X * 2)
+    w.value = X
+    close(f(), X * X * 2)
+    g = tape.jit(lambda x: x * 2 if next(ws).grad is None else x * 3)
+    for given, times in ((None, 2), (W, 3), (None, 2)):
+        w.grad = given
+        close(g(X), X * times)
+    others = iter([w * k for k in range(9)])  # pending, and another one at each trace
+    with pytest.raises(LeakedTracerError, match="met other Variables at each"):
+        tape.jit(lambda: next(others) * 3)()
 
 
 # -- errors -----------------------------------------------------------------------------------------------------------------
@@ -1112,6 +1262,17 @@ def test_an_exception_leaves_everything_as_it_was():
     close(m.mean, np.zeros(3))
     assert m.w.grad is None
     assert m.b.requires_grad
+    y = m.w * 2
+    y.grad = X
+
+    def clears():
+        y.grad = None
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        tape.jit(clears)()
+    y.backward()  # the gradient that was assigned is the seed, as before
+    close(m.w.grad, 2 * X)
 
 
 def test_the_heap_is_searched_for_what_escaped_only_when_it_is_used(monkeypatch):
@@ -1370,6 +1531,14 @@ def test_a_step_in_its_steady_state_is_seen_to_be_inside_a_transformation():
     values = jax.jit(lambda x: (w.detach() * 2).value + x)(1.0)  # what is concrete stays so
     close(values, W * 2 + 1)
     assert float(total) == 3.0
+    said = tape.jit(lambda: (jax.debug.callback(lambda: seen.append(1)), w.detach() * 2)[1])
+    seen = []
+    for _ in range(3):
+        said()
+    traced = jax.jit(lambda x: said().value + x)
+    close(traced(1.0), W * 2 + 1)
+    jax.effects_barrier()
+    assert len(seen) == 4
     for donate in (True, False):
         v = tape.Variable(np.float32(1.0))
         plus = tape.jit(lambda v=v: setattr(v, "value", v.value + 1), donate_state=donate)
