@@ -568,6 +568,24 @@ def test_static_arguments():
         f(1, "text")
 
 
+def test_static_arguments_from_the_end():
+    f = tape.jit(lambda *xs: xs[0] * len(xs[-1]), static_argnums=-1)
+    close(f(X, "four"), X * 4)
+    close(f(X, X, "three"), X * 5)
+
+
+def test_an_array_of_what_a_hook_looked_at_is_no_constant_of_a_step():
+    twice = tape.jit(lambda g: g * 2)
+    w = tape.Variable(W)
+    y = w * w
+    y.register_hook(lambda g: twice(g.value))
+    loss = (y * y).sum()
+    for _ in range(2):
+        g = tape.gradients(loss, w, create_graph=True)
+        with pytest.raises(UnrecordedGradientError, match="second derivative"):
+            g.sum().backward()
+
+
 def test_keys_and_other_dtypes():
     key = tape.constant(jax.random.key(3))
 
@@ -1615,6 +1633,10 @@ def test_donated_state_takes_no_buffer_that_somebody_holds():
     step()
     assert buffer() is None
     assert w.value.unsafe_buffer_pointer() == pointer
+    w.grad = jnp.asarray(X) + 0
+    tape.jit(lambda: setattr(w, "value", w.value + w.grad.value), donate_state=True)()
+    close(w, W * 16 + X)
+    close(w.grad, X)  # it is only read
 
 
 def test_donated_arguments():
@@ -1627,6 +1649,10 @@ def test_donated_arguments():
     take = tape.jit(lambda x: x * 2, donate_argnames="x")
     close(take(x), X * 2)
     assert x.is_deleted()
+    a, b = jnp.asarray(X) + 0, jnp.asarray(W) + 0
+    close(tape.jit(lambda *, a, b: a[0] + b, donate_argnames="b")(b=b, a=a), X[0] + W)
+    assert b.is_deleted()
+    assert not a.is_deleted()
     with pytest.raises(TapeValueError, match="does not assign"):
         tape.jit(lambda p: p.detach() * 2, donate_argnums=0)(w)
     with pytest.raises(TapeValueError, match="differentiable"):
