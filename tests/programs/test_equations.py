@@ -104,6 +104,21 @@ def weak(turns, h, w):
     return total, x, n, h.astype(jnp.int32)
 
 
+def equal_but_for_dtypes(turns, h, w):
+    """The same equations in turn on real numbers, weak ones and integers."""
+    n, x = jnp.arange(4), lax.broadcast(jnp.asarray(-1.0), (4,))
+    for _ in range(turns):
+        h, x, n = lax.mul(h, h), lax.mul(x, x), lax.mul(n, n)
+    for i in range(turns):
+        h, n = jnp.sin(h @ w) * (0.5 + 0.01 * i), n * 3 + i
+    return h, x, n
+
+
+def strides(turns, h, w):
+    x = jnp.sin(jnp.arange(16.0))
+    return products(turns, h, w) + x[0:8:2] + x[8:16:2]
+
+
 @pytest.mark.parametrize(
     "loop",
     [
@@ -119,12 +134,15 @@ def weak(turns, h, w):
         keys,
         updates,
         weak,
+        equal_but_for_dtypes,
+        strides,
     ],
     ids=lambda f: f.__name__,
 )
 def test_a_jaxpr_with_loops_computes_the_same_and_does_not_grow_with_turns(loop):
     sizes = []
-    for turns in (400, 420) if loop in {products, all_values_are_kept} else (100, 120) if loop in {keys, a_vjp_of_its_own} else (40, 60):
+    long = {products, all_values_are_kept, equal_but_for_dtypes, strides}
+    for turns in (400, 420) if loop in long else (100, 120) if loop in {keys, a_vjp_of_its_own} else (40, 60):
         flat = jaxapi.trace(lambda h, w: jax.tree.leaves(loop(turns, h, w)), X, W)[0]  # noqa: B023
         rolled = with_loops(flat, final=True)
         sizes.append(len(rolled.eqns))
