@@ -240,6 +240,21 @@ def test_contract_25_hooks_and_retained_gradients_stay_with_what_is_cut():
 
 
 @pytest.mark.usefixtures("tier")
+@pytest.mark.parametrize("looked", [False, True])
+def test_contract_25_a_sweep_that_comes_to_what_was_cut_by_another_way_calls_its_hooks(looked):
+    w, seen = tape.Variable(2.0), []
+    middle = w * 2
+    middle.register_hook(lambda g: seen.append(float(g)))
+    middle.retain_grad()
+    other, loss = middle * 5, middle * 3
+    if looked:
+        float(other + loss)
+    loss.unchain_backward()
+    other.backward()
+    assert seen == [5.0]
+    assert (float(middle.grad), w.grad) == (5.0, None)
+
+
 def test_contract_25_unchain_of_what_has_no_past():
     x = tape.Variable(2.0)
     with tape.no_grad():

@@ -118,6 +118,15 @@ def test_a_backward_that_looks_at_values_is_called_for_each_row(rows):
         assert len(CALLS) >= len(A)
 
 
+def test_what_a_backward_counts_in_its_context_it_counts_from_row_to_row():
+    def backward(ctx, g):
+        ctx.calls += 1
+        return g * ctx.calls
+
+    fun = make(lambda ctx, x: (setattr(ctx, "calls", 0), x * 3)[1], backward)
+    agreement.close(tape.jacrev(fun.apply)(tape.constant(A)), np.diag(np.arange(1, 6)))
+
+
 def test_what_is_wrong_with_a_backward_is_said_as_ever():
     wrong = make(lambda ctx, x: tnp.sin(x), lambda ctx, g: g.sum())
     with pytest.raises(GradientShapeError, match=r"Made\.backward returned a gradient of shape \(\)"):

@@ -694,6 +694,15 @@ def test_state_and_gradients_together():
         close(w.grad, X * (i + 1))
 
 
+@pytest.mark.parametrize("way", [lambda f: f, tape.jit])
+def test_a_gradient_taken_without_recording_may_be_cut_inside(way):
+    w = tape.Variable(2.0)
+    g = tape.gradients(w * w, w)
+    way(lambda: g.unchain())()
+    (g * w).backward()
+    assert float(w.grad) == 4.0
+
+
 def test_what_cuts_a_gradient_inside_cuts_it_outside():
     w = tape.Variable(W)
 

@@ -118,6 +118,8 @@ def test_assigned_values_take_the_dtype():
     v = tape.constant(np.arange(3))
     v[0] = 7.9
     same(v, jnp.array([7, 1, 2]))
+    v[v > 1] = 4.9
+    same(v, jnp.array([4, 1, 4]))
     with pytest.raises(tape.errors.LostGradientError, match="requires grad"):
         v[0] = tape.Variable(1.0)
     w = tape.constant([1.0, 2.0])
