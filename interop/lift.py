@@ -82,6 +82,7 @@ def _lift(jax_fun: Callable[..., Any], *, inline: bool, exact: bool, tied: bool 
     check_callable("lift", jax_fun)
     name = getattr(jax_fun, "__name__", type(jax_fun).__name__)
     traces: dict[Hashable, _Trace] = {}
+    refused: set[Hashable] = set()  # calls in which a number is to be one of Python's, not an array
 
     quick: _Quick | None = None  # the latest call, if one like it can be recognised
 
@@ -143,6 +144,8 @@ def _lift(jax_fun: Callable[..., Any], *, inline: bool, exact: bool, tied: bool 
         except TypeError as e:
             msg = f"{name}: a static argument cannot be hashed ({e}); pass a tuple or an array in its place"
             raise TapeTypeError(msg) from e
+        if numbers_are_arrays and key in refused:
+            return _call(leaves, tree, numbers_are_arrays=False)
         if trace is None or trace.applied.stale():
             applied = _Applied(jax_fun, tree, template, name)
             static = [x.value for x in template if x is not _DYNAMIC]
@@ -151,7 +154,11 @@ def _lift(jax_fun: Callable[..., Any], *, inline: bool, exact: bool, tied: bool 
             if known is not None:
                 trace = traces[key] = _Trace(applied, known[0], known[1])
                 return trace.record(variables), trace, kinds, arrays
-            jaxpr, shapes = _traced(applied, name, [k.aval for k in kinds])
+            try:
+                jaxpr, shapes = _traced(applied, name, [k.aval for k in kinds])
+            except jaxapi.CONCRETE_ERRORS:
+                refused.add(key)
+                raise
             if any(isinstance(c, jaxapi.Tracer) for c in jaxpr.consts):  # it belongs to the JAX transformation that is running
                 return record.record(Op(name, applied), variables), None, kinds, arrays
             hoisted, results = jaxapi.hoist(jaxpr, range(len(variables))), jax.tree.structure(shapes)

@@ -64,6 +64,24 @@ def test_lift_takes_numbers_that_must_be_seen_as_static():
     close(f(x, 2, reverse=True), np.concatenate([A] * 2)[::-1])
 
 
+def test_numbers_that_must_be_static_are_found_out_once():
+    """Where a number changes from call to call, nobody tries anew whether it can be an array."""
+    runs = []
+
+    def sums(x, ids, n):
+        runs.append(n)
+        return jax.ops.segment_sum(x, ids, n)
+
+    f, x = interop.lift(sums), tape.Variable([1.0, 2.0, 3.0])
+    for n in (2, 3, 4) * 4:
+        y = f(x, np.arange(3) % 2, n)
+        close(y, np.array([4.0, 2.0, 0.0, 0.0])[:n])
+        (y * y).sum().backward()
+        close(x.grad, np.array([8.0, 4.0, 8.0]))
+        x.grad = None
+    assert [n if isinstance(n, int) else "array" for n in runs] == ["array", 2, 3, 4]
+
+
 def test_lift_honours_custom_derivatives():
     @jax.custom_vjp
     def odd(x):
