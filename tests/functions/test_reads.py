@@ -284,7 +284,7 @@ def test_contract_26_a_captured_variable_may_be_given_in_a_compiled_function():
 
 
 @pytest.mark.parametrize("around", [tape.jit, lambda f: tape.eager()(f), lambda f: f], ids=["jit", "eager", "recorded"])
-def test_contract_7_a_forward_of_many_paths_is_followed_once_per_value(around):
+def test_a_forward_of_many_paths_is_followed_once_per_value(around):
     def doubled(ctx, x):
         for _ in range(60):
             x = x + x

@@ -426,7 +426,7 @@ def test_a_gradient_that_is_replaced_and_returned_is_the_one_from_before(way):
 
 
 @pytest.mark.parametrize("way", [lambda f: f, tape.jit])
-def test_contract_3_a_gradient_that_is_assigned_inside_is_a_seed(way):
+def test_contract_03_a_gradient_that_is_assigned_inside_is_a_seed(way):
     w, c = tape.Variable(2.0), tape.constant([2.0])
     y = w * w
 
