@@ -155,6 +155,16 @@ class Kernel(Runner):
         return self._consists_of("picks", lambda e: e.primitive.name == "dynamic_slice" or _is_cheap(e))
 
     @property
+    def passes(self) -> bool:
+        """Whether XLA may fuse it with what it reads and what reads it: it has no product of matrices, and no sum."""
+        return self._consists_of("passes", lambda e: not e.primitive.name.startswith(("dot_general", "conv_general", "reduce_")))
+
+    @property
+    def convolves(self) -> bool:
+        """Whether there is a convolution in it."""
+        return not self._consists_of("convolves", lambda e: e.primitive.name != "conv_general_dilated")
+
+    @property
     def brief(self) -> bool:
         """Whether computing it again takes no longer than to hand it from one program to the next: sums, products of small arrays."""
         return self.cost.small and self._consists_of(

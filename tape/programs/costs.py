@@ -6,7 +6,7 @@ These are seconds on one core, of what is predicted of each kernel (:mod:`tape.o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -32,7 +32,7 @@ def to_interpret(kernels: Counter[Kernel]) -> float:
     return float(sum([kernel.rent * times for kernel, times in kernels.items()]))
 
 
-def branches(turn: Sequence[Step], loop: Loop) -> bool:
+def branches(turn: Sequence[Step], loop: Loop, fused: Callable[[Kernel], bool] = lambda kernel: kernel.cheap) -> bool:
     """Tell whether more than one way leads from a turn to the next through operations that XLA fuses.
 
     It fuses them across turns where these are written out, and computes what two ways share for each of them: so twice as much with each
@@ -41,17 +41,18 @@ def branches(turn: Sequence[Step], loop: Loop) -> bool:
     ways: list[int] = []
     for entry, sources in zip(turn, loop.reads, strict=False):
         met = [ways[s.result[0]] if isinstance(s, Same) else int(isinstance(s, Carried)) for s in sources]
-        ways.append(sum(met) if entry.kernel.cheap else 0)
+        ways.append(sum(met) if fused(entry.kernel) else 0)
     carried = {s.result[0] for sources in loop.reads for s in sources if isinstance(s, Carried)}
     return any(ways[place] > 1 for place in carried)
 
 
 def over_layers(flow: Flow, loops: Sequence[Loop]) -> list[Loop]:
-    """Return the loops that go over layers: most of what their products read beside what is carried is each turn's own, and is trained.
+    """Return the loops that go over layers: most of what their convolutions read beside what is carried is each turn's own, and is trained.
 
-    The leaves that the turns of a loop multiply by, one by one, weigh more than what all turns share; and this loop, or another one that
-    reads them, gives rows that are kept: gradients, or what comes in their place.  XLA compiles the equal kernels of layers once where they
-    are written out.  Where turns share parameters, it fuses the sums of gradients into ever larger kernels.
+    The leaves that the turns of a loop convolve with, one by one, weigh more than what all turns share; and this loop, or another one that
+    reads them, gives rows that are kept: gradients, or what comes in their place.  XLA runs convolutions in its loops two to five times
+    slower.  Written out, layers have equal kernels, which it compiles once; but where turns share parameters, it fuses sums of gradients
+    into ever larger kernels, and likewise much of what lies between products of matrices.
     """
     keep = np.zeros(flow.size, np.bool_)
     keep[list(flow.keep)] = True
@@ -68,7 +69,7 @@ def over_layers(flow: Flow, loops: Sequence[Loop]) -> list[Loop]:
                     shared[source.slots] = bytes_of(aval)
                 elif isinstance(source, Outside) and (flow.maker[list(source.slots)] < 0).all():
                     own[-1].update(source.slots)
-                    if not entry.kernel.cheap:
+                    if entry.kernel.convolves:
                         products[source.slots] = bytes_of(aval)
         if sum(products.values()) > sum(shared.values()):
             multiplied.update(slot for slots in products for slot in slots)

@@ -145,6 +145,8 @@ def chosen(
     free = 2 * TURN if waits else TURN
     scans, called, left = [], [], []
     layers = over_layers(flow, loops) if many and len(flow.entries) <= (_EQUATIONS if waits else 1) * UNROLLED else ()
+    if any(branches(flow.entries[loop.start : loop.end], loop, lambda kernel: kernel.passes) for loop in layers):
+        layers = ()  # 24 layers with gates and a sum of three took 10 s to compile
     for loop in loops:
         turn, scan, call = costs.of_turns(loop)
         if together and call < scan and call * _LONG < turn and many:

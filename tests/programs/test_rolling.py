@@ -461,15 +461,22 @@ def test_weights_of_layers(scale, monkeypatch):
             assert len(turns._BODIES) == before
 
 
+def convolved(x, m):
+    return jax.lax.conv(x[None, :, None], m.T[:, :, None], (1,), "SAME")[0, :, 0]
+
+
+CONVOLUTION = Op("convolution", lambda x, m: jnp.tanh(convolved(x, m)))
 PRODUCT = Op("product", lambda x, m: jnp.tanh(x @ m))
-PULLED = Op("pulled", lambda g, y, m: (g * (1 - y * y)) @ m.T)
+GATED = Op("gated", lambda x, y: jax.nn.relu(x) * y)
+PULLED = Op("pulled", lambda g, y, m: convolved(g * (1 - y * y), m.T))
+PRODUCED = Op("produced", lambda g, y, m: (g * (1 - y * y)) @ m.T)
 GRADIENT = Op("gradient", lambda g, x, y: jnp.outer(x, g * (1 - y * y)))
 PLUS = Op("plus", jnp.add)
 
 
-@pytest.mark.parametrize("case", ["layers", "trained in it", "shared", "not trained", "deep"])
+@pytest.mark.parametrize("case", ["layers", "trained in it", "shared", "not trained", "deep", "products", "gates"])
 def test_layers_are_written_out(case, monkeypatch):
-    """XLA compiles what is equal once, and runs it the faster for not being a loop; where turns share their matrix it does not."""
+    """Layers with convolutions run faster so.  Where turns share a matrix, or a way branches, this would be compiled for long."""
     monkeypatch.setattr(rolling, "MANY", 0)
     monkeypatch.setattr(rolling, "_SHARE", 10_000)  # that loops of such small matrices pay
     if case == "deep":
@@ -480,14 +487,17 @@ def test_layers_are_written_out(case, monkeypatch):
         matrices = matrices[:1] * 60
     values = [w.array()]
     for matrix in matrices:
-        values += w.entry("product", values[-1], matrix, op=PRODUCT)
+        values += w.entry("layer", values[-1], matrix, op=PRODUCT if case == "products" else CONVOLUTION)
+        if case == "gates":
+            (gate,) = w.entry("plus", values[-2], *w.entry("gated", values[-2], values[-1], op=GATED), op=PLUS)
+            values[-1] = gate
     g, kept = w.array(), []
     for i in reversed(range(60)):
         if case != "not trained":
             kept += w.entry("gradient", g, values[i], values[i + 1], op=GRADIENT)
             if case == "shared":
                 kept = [kept[0] if len(kept) == 1 else w.entry("plus", *kept, op=PLUS)[0]]
-        (g,) = w.entry("pulled", g, values[i + 1], matrices[i], op=PULLED)
+        (g,) = w.entry("pulled", g, values[i + 1], matrices[i], op=PRODUCED if case == "products" else PULLED)
     if case == "trained in it":
         kept = [w.entry("plus", m, gradient, op=PLUS)[0] for m, gradient in zip(matrices, reversed(kept), strict=True)]
     w = w.written([g, *kept])
