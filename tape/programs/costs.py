@@ -57,10 +57,10 @@ def over_layers(flow: Flow, loops: Sequence[Loop]) -> list[Loop]:
     keep = np.zeros(flow.size, np.bool_)
     keep[list(flow.keep)] = True
     own: list[set[int]] = []
-    multiplied: set[int] = set()
+    convolved: set[int] = set()
     given: set[int] = set()
     for loop in loops:
-        products: dict[tuple[int, ...], int] = {}
+        filters: dict[tuple[int, ...], int] = {}
         own.append(set())
         shared: dict[tuple[int, ...], int] = {}
         for entry, sources in zip(flow.entries[loop.start :], loop.reads, strict=False):
@@ -70,12 +70,12 @@ def over_layers(flow: Flow, loops: Sequence[Loop]) -> list[Loop]:
                 elif isinstance(source, Outside) and (flow.maker[list(source.slots)] < 0).all():
                     own[-1].update(source.slots)
                     if entry.kernel.convolves:
-                        products[source.slots] = bytes_of(aval)
-        if sum(products.values()) > sum(shared.values()):
-            multiplied.update(slot for slots in products for slot in slots)
+                        filters[source.slots] = bytes_of(aval)
+        if sum(filters.values()) > sum(shared.values()):
+            convolved.update(slot for slots in filters for slot in slots)
         if any(keep[slots].any() for slots in loop.each.values()):
             given |= own[-1]
-    layers = multiplied & given
+    layers = convolved & given
     return [loop for loop, slots in zip(loops, own, strict=True) if not layers.isdisjoint(slots)]
 
 
