@@ -220,6 +220,19 @@ def test_a_hook_for_any_of_several_variables_is_called_with_the_first():
         handle.remove()
 
 
+def test_contract_24_a_hook_over_several_variables_does_not_wait_for_what_is_no_concern_of_it():
+    x = tape.Variable(2.0)
+    h = x * 3
+    k = h * 5
+    root = k * 7
+    seen = []
+    tape.register_multi_grad_hook([h, k], lambda g: seen.append(("any", float(g))), mode="any")
+    tape.register_multi_grad_hook([k, root], lambda grads: seen.append(("all", floats(grads))))
+    h.register_hook(lambda g: seen.append(("h", float(g))))
+    root.backward()
+    assert seen == [("any", 7), ("all", [7, 1]), ("h", 35)]
+
+
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=4), st.sampled_from(["all", "any"]))
 def test_hooks_over_any_part_of_the_variables_of_a_sweep(flags, mode):
     """Each flag pair: whether a leaf is used by the root, and whether it is in the group."""

@@ -202,7 +202,21 @@ def test_an_op_says_what_it_is_and_where_it_was_recorded():
         assert f"sum, recorded at {__file__}:{first}" in repr(found[0])
 
 
-@pytest.mark.parametrize("ops", ["sin", ("sin", "no such"), tnp.sin, [tnp.sin], "op of a Variable"])
+def test_an_entry_recorded_while_no_hook_was_active_has_the_line_that_was_first():
+    seen = []
+
+    class See(tape.OpHook):
+        def backward_preprocess(self, op, output_grads):
+            seen.append(op.where)
+
+    x = tape.Variable([[0.5, 2.5]])
+    y, line = tnp.tanh(x).sum(axis=0).sum(), inspect.currentframe().f_lineno
+    with See():
+        y.backward()
+    assert seen == [(__file__, line)] * 3
+
+
+@pytest.mark.parametrize("ops", ["sin", ("sin", "no such"), {"sin"}, tnp.sin, [tnp.sin], "op of a Variable"])
 def test_hooks_for_one_op(ops):
     x = tape.Variable(1.0)
     log = Log()
@@ -232,6 +246,20 @@ def test_hooks_decorate_and_nest_and_belong_to_their_thread():
         other.start()
         other.join()
     assert not log.taken()
+
+
+def test_a_hook_left_while_others_entered_later_are_still_on_leaves_those():
+    first, second = Log(), Log()
+    x = tape.Variable(2.0)
+    first.__enter__()
+    with tape.hooks(second):
+        first.__exit__(None, None, None)
+        x * x
+        assert len(second.taken()) == 2
+    first.taken()
+    x * x
+    assert not first.calls
+    assert not second.calls
 
 
 def test_a_hook_left_without_being_entered_is_refused():
@@ -277,9 +305,11 @@ BAD = {
     "shape": ("after", lambda g: [jnp.zeros(3), None], GradientShapeError, ["shape (3,)", "shape ()"]),
     "dtype": ("after", lambda g: [jnp.zeros((), jnp.int32), None], GradientDtypeError, ["int32", "float32"]),
     "number": ("after", lambda g: [None], RuleError, ["returned 1 gradients for 2"]),
+    "empty": ("after", lambda g: (), RuleError, ["returned 0 gradients for 2"]),
     "no tuple": ("after", lambda g: g[0], GradientDtypeError, ["Variable", "tuple of 2"]),
     "none there": ("after", lambda g: [None, 1.0], RuleError, ["position 1", "none to replace"]),
     "forward": ("forward", lambda g: g, TapeTypeError, ["only look"]),
+    "false": ("forward", lambda g: False, TapeTypeError, ["bool", "only look"]),
 }
 
 
@@ -493,6 +523,20 @@ def test_a_hook_that_works_on_traced_values_is_compiled_with_the_function():
             np.testing.assert_allclose(float(slope()), np.cos(1.0) * (2 if watched else 1), rtol=1e-6)
     assert slope.cache_info().traces == 2
     assert "the op hooks: absent -> Doubling" in slope.explain()
+
+
+def test_a_compiled_function_under_hooks_of_other_ops_is_another_program():
+    w = tape.Variable(1.0)
+    slope = tape.jit(lambda: tape.gradients(tnp.sin(w) * 3, w))
+    hook, log = Doubling(), Log()
+    for _ in range(2):
+        for ops, times in ((None, 2), ("sin", 2), ("cos", 1)):
+            with tape.hooks(hook, ops=ops):
+                np.testing.assert_allclose(float(slope()), np.cos(1.0) * 3 * times, rtol=1e-6)
+    for seen in (4, 8):  # one of two hooks is to see values
+        with hook, log:
+            slope()
+        assert log.names("forward before") == ["sin", "multiply"] * (seen // 4)
 
 
 def test_a_compiled_function_with_gradients_shows_what_is_in_it_or_itself():
