@@ -95,7 +95,7 @@ class Packing:
         for slot in leaves:
             origin = segment.origins.get(slot)
             way = origin[0].way(origin[1]) if isinstance(origin, tuple) else None
-            if slot in kept or (slot not in own and slot not in read and packable(cells[slot][0])):
+            if slot not in own and packable(cells[slot][0]):  # also what no sweep reads
                 inputs.append(Box(kept.get(slot), way=way))
             else:
                 inputs.append(cells[slot])

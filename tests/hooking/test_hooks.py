@@ -254,6 +254,19 @@ def test_hooks_over_any_part_of_the_variables_of_a_sweep(flags, mode):
             assert all(s[0] in expected for s in seen)
 
 
+def test_what_a_hook_of_a_sweep_that_is_not_recorded_differentiates_itself_takes_values_for_constants():
+    x, v = tape.Variable(2.0), tape.Variable(5.0)
+    seen = []
+
+    def hook(g):
+        with tape.enable_grad():
+            seen.append(float(tape.gradients(v * v * np.asarray(g.value), v)))
+
+    x.register_hook(hook)
+    (x * x).backward()
+    assert seen == [40]
+
+
 @pytest.mark.usefixtures("tier")
 def test_a_hook_over_several_variables_sees_what_their_own_hooks_left():
     x, w = tape.Variable(2.0), tape.Variable(3.0)

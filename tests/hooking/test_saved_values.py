@@ -136,6 +136,16 @@ def test_leaves_that_require_grad_numbers_and_keys_are_not_packed(log):
     close(w.grad, W * 3 * noise)
 
 
+def test_a_key_that_a_sweep_reads_is_not_packed(log):
+    w, key = tape.Variable(W), tape.constant(jax.random.key(0))
+    noisy = tape.checkpoint(lambda v, k: (tnp.sin(v) * tape.random.normal(k, (3, 3))).sum())
+    with log.hooks():
+        y = noisy(w, key)
+    assert log.packed == []
+    y.backward()
+    close(w.grad, np.cos(W) * np.asarray(jax.random.normal(jax.random.key(0), (3, 3))))
+
+
 def test_masks_and_indices_are_packed(log):
     w = tape.Variable(W)
     rows, mask = tape.constant(np.array([2, 0])), tape.constant(W > 0)
@@ -155,6 +165,36 @@ def test_a_value_that_many_entries_and_contexts_read_is_packed_once(log, tier):
     assert len(log.packed) == 1
     tape.backward(roots)
     close(w.grad, 3 * np.ones((3, 2), np.float32) @ X.T)
+
+
+def test_a_value_that_several_contexts_pack_is_unpacked_by_the_hooks_of_each():
+    w, x = tape.Variable(W), tape.constant(X)
+    first, second, seen = Log(), Log(), []
+    contexts = [first.hooks(), second.hooks(), tape.saved_value_hooks(first.pack, lambda n: seen.append(n) or first.packed[n])]
+    roots = []
+    for context in contexts:
+        with context:
+            roots.append((w @ x).sum())
+    assert [len(first.packed), len(second.packed)] == [2, 1]
+    tape.backward(roots)
+    assert [first.unpacked, second.unpacked, seen] == [[0], [0], [1]]
+
+
+def test_unpack_may_use_its_array_again(log):
+    """One that lies so that JAX would take it as it is, without a copy."""
+    memory = np.empty(X.nbytes + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    array = memory[start : start + X.nbytes].view(np.float32).reshape(X.shape)
+
+    def unpack(number):
+        array[...] = log.packed[number]
+        return array
+
+    w, x = tape.Variable(W), tape.constant(X)
+    with tape.saved_value_hooks(log.pack, unpack):
+        y = network(w, x)
+    y.backward()
+    close(w.grad, slope(W))
 
 
 def test_inner_values_of_loops_checkpoints_and_lifted_functions(log):
@@ -338,7 +378,15 @@ def test_contract_23_contexts_are_thread_local_re_entrant_and_restored_on_except
     with pytest.raises(ZeroDivisionError), hooks:
         network(w, 1 / 0)
     assert scope.LOCAL.scope.packing is None
-    assert log.packed == []
+    roots = []
+    with pytest.raises(ZeroDivisionError), hooks:
+        roots.append(network(w, x)) or 1 / 0
+    assert log.packed == []  # it runs when somebody looks
+    roots[0].backward()
+    assert len(log.packed) == 4
+    close(w.grad, slope(W))
+    w.grad = None
+    log.packed.clear()
 
     @hooks
     def decorated(v):
@@ -354,6 +402,7 @@ def test_in_transformations_hooks_are_part_of_the_program(log):
         return v.astype("bfloat16")
 
     def loss(w, x):
+        w = w * 1  # is pending outside of the context
         with tape.saved_value_hooks(halved, lambda v: v.astype("float32")):
             return network(w, x)
 
@@ -369,6 +418,34 @@ def test_in_transformations_hooks_are_part_of_the_program(log):
     with log.hooks():  # from outside it does not apply
         np.testing.assert_allclose(jax.jit(lambda w: tape.grad(network)(w, X))(W), slope(W), rtol=1e-5, atol=1e-6)
     assert log.packed == []
+
+
+def test_what_is_concrete_in_a_transformation_is_packed_and_unpacked_outside_of_it():
+    w, x = tape.Variable(W), tape.constant(X)
+    roots = []
+
+    def traced(z):
+        with tape.saved_value_hooks(lambda v: v.value.astype(jnp.float16), lambda a: a.astype(jnp.float32)):
+            roots.append(network(w, x))
+        return z + tape.gradients(roots[0], w, retain_graph=True).value.sum()
+
+    np.testing.assert_allclose(jax.jit(traced)(1.0), 1 + slope(W).sum(), rtol=1e-2)
+    roots[0].backward()
+    np.testing.assert_allclose(w.grad.numpy(), slope(W), rtol=1e-2, atol=1e-2)
+
+
+def test_what_hooks_read_in_a_compiled_function_is_read_at_each_call():
+    w, x, scale = tape.Variable(W), tape.constant(X), tape.Variable(np.float32(1), requires_grad=False)
+
+    @tape.jit
+    def compiled(w, x):
+        with tape.saved_value_hooks(lambda v: v * scale, lambda v: v):
+            y = (w @ x).sum()
+        return tape.gradients(y, w)
+
+    for factor in (1, 2, 3):
+        scale.value = np.float32(factor)
+        close(compiled(w, x), factor * np.ones((3, 2), np.float32) @ X.T)
 
 
 def on_host(w, x):
@@ -466,7 +543,7 @@ def test_hooks_may_look_record_and_sweep_themselves(tier):
 
     def pack(value):
         with tape.enable_grad():
-            tape.gradients((v @ v).sum(), v)
+            tape.gradients((v @ v @ v).sum(), v)
         assert not (v @ value).requires_grad
         float(value.sum())
         return value * 1
@@ -478,14 +555,34 @@ def test_hooks_may_look_record_and_sweep_themselves(tier):
     close(w.grad, slope(W))
 
 
-def test_contract_17_only_what_pack_returns_is_kept():
+def test_contract_24_op_hooks_do_not_see_what_hooks_of_saved_values_record():
+    class Names(tape.OpHook):
+        def __init__(self):
+            self.names = []
+
+        def forward_postprocess(self, op, inputs, outputs):
+            self.names.append(op.name)
+
+    alone, beside = Names(), Names()
+    w, x = tape.Variable(W), tape.constant(X)
+    with alone:
+        network(w, x).backward()
+    with beside:
+        with tape.saved_value_hooks(lambda v: v.astype("float16"), lambda v: v.astype("float32")):
+            y = network(w, x)
+        y.backward()
+    assert beside.names == alone.names
+
+
+@pytest.mark.parametrize("half", [lambda v: np.asarray(v.numpy(), np.float16), lambda v: v.astype(np.float16)])
+def test_contract_17_only_what_pack_returns_is_kept(half):
     gc.collect()
     before, live = len(jax.live_arrays()), tape.stats().live_bytes  # of other tests' Variables
     w, x = tape.Variable(W), tape.constant(X)
-    with tape.saved_value_hooks(lambda v: np.asarray(v.numpy(), np.float16), lambda v: v.astype(np.float32)):
+    with tape.saved_value_hooks(half, lambda v: v.astype(np.float32)):
         y = network(w, x)
     del x
-    assert len(jax.live_arrays()) == before + 2  # w and y
+    assert len([a for a in jax.live_arrays() if a.dtype != np.float16]) == before + 2  # w and y
     assert tape.stats().live_bytes == live + W.nbytes + 4 * X.nbytes // 2
     gc.disable()
     try:
