@@ -89,7 +89,7 @@ class Packing:
         saved = [tree for slot, context in segment.functions.items() for tree in self._saved(context, state, slot)]
         boxes = {slot: Box(content) for slot, content in kept.items()}
         for slot in live:
-            if state.table[slot].kind.requires_grad:
+            if state.table[slot].kind.requires_grad and slot not in own:
                 boxes[slot] = Box(kept.get(slot), value=cells[slot][0])
         inputs: list[Any] = []
         for slot in leaves:

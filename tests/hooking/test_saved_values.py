@@ -260,6 +260,25 @@ def test_contract_20_second_derivatives_go_through_unpacked_values(tier, log):
         close(h, curvature(W))
 
 
+def unchained(x):
+    z = x * 2
+    z.unchain()
+    return z
+
+
+@pytest.mark.parametrize("made", [unchained, lambda x: (x.detach() * 2).requires_grad_()])
+def test_contract_20_25_a_leaf_made_in_a_context_is_one_in_second_derivatives(tier, log, made):
+    x = tape.Variable(X)
+    with log.hooks():
+        z = made(x)
+        y = (z * z * z).sum()
+    slope = tape.gradients(y, z, create_graph=True)
+    close(slope, 3 * (2 * X) ** 2)
+    slope.sum().backward()
+    close(z.grad, 6 * 2 * X)
+    assert x.grad is None
+
+
 def test_contract_14_retained_values_are_unpacked_again(tier, log):
     w, x = tape.Variable(W), tape.constant(X)
     with log.hooks():
