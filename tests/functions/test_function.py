@@ -199,6 +199,29 @@ def test_contract_20_second_derivatives_are_those_of_the_users_backward(way):
 
 
 @pytest.mark.usefixtures("tier")
+def test_contract_20_26_a_result_that_nobody_holds_is_not_computed_again_past_the_users_backward():
+    class Cube(tape.Function):
+        """x ** 3, with ten times its derivative."""
+
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x * x
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved
+            return 30 * x * x * g
+
+    x = tape.Variable(A)
+    total = (Cube.apply(x) ** 2).sum()
+    float(total)
+    slope = tape.gradients(total, x, create_graph=True)
+    close(slope, 2 * A**3 * 30 * A**2)
+    close(tape.gradients(slope.sum(), x), 2 * (30 * A**2) ** 2 + 2 * A**3 * 60 * A)
+
+
+@pytest.mark.usefixtures("tier")
 def test_contract_20_third_derivatives_by_recorded_sweeps():
     x, y = tape.Variable(A), tape.Variable(B)
     g = tape.gradients(of_tape(x, y), x, create_graph=True)
