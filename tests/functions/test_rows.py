@@ -118,6 +118,17 @@ def test_a_backward_that_looks_at_values_is_called_for_each_row(rows):
         assert len(CALLS) >= len(A)
 
 
+def test_contract_09_no_gradient_in_some_rows_is_zero_in_those():
+    def looking(ctx, g):
+        return None if g.value[0] else 3 * g
+
+    apply = make(lambda ctx, x: x * 1, looking).apply
+    expected = 3 * np.eye(5)
+    expected[0] = 0
+    for _ in range(3):
+        close(tape.jacrev(apply)(A), expected)
+
+
 def test_what_a_backward_counts_in_its_context_it_counts_from_row_to_row():
     def backward(ctx, g):
         ctx.calls += 1

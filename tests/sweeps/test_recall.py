@@ -1,5 +1,7 @@
 """Calls of gradients() that are recalled give what they gave, and what the general way gives."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,10 +11,14 @@ from jax.extend.core import primitives
 import interop
 import tape
 import tape.numpy as tnp
+from tape.errors import ReleasedTapeError
 from tape.sweeps import differentiation
+from tests.agreement import close
 from tests.tiers import by_xla
 
 A = np.array([0.5, -0.25, 0.75], np.float32)
+B = np.array([1.5, 2.0, -1.0], np.float32)
+TWO = tape.constant(2.0)
 
 
 @pytest.fixture
@@ -437,3 +443,71 @@ def test_leaves_that_are_asked_for_are_updated_in_the_same_program(stats):
     for _ in range(60):
         a = a - np.float32(0.01) * (2 * a * (A + 1))
     np.testing.assert_allclose(found, a, rtol=1e-4)
+
+
+def released(y, x, w):
+    y.backward()
+    with pytest.raises(ReleasedTapeError):
+        y.backward()
+    return [x.grad, w.grad]
+
+
+def retained(y, x, w):
+    y.backward(retain_graph=True)
+    once = [x.grad, w.grad]
+    x.grad = w.grad = None
+    y.backward()
+    close(x.grad, once[0].value)
+    return once
+
+
+def recorded(y, x, w):
+    y.backward(create_graph=True)
+    once = [x.grad, w.grad]
+    close(tape.gradients(once[0].sum(), x), B * B * (2 * np.cos(A) - A * np.sin(A)))
+    return once
+
+
+def seeded(y, x, w):
+    y.backward(2.0)
+    return [x.grad * 0.5, w.grad * 0.5]
+
+
+def seeded_by_a_leaf(y, x, w):
+    y.backward(TWO)
+    return [x.grad * 0.5, w.grad * 0.5]
+
+
+def to_one(y, x, w):
+    y.backward(inputs=[x])
+    assert w.grad is None
+    return [x.grad]
+
+
+def not_to_one(y, x, w):
+    y.backward(ignore=[w])
+    assert w.grad is None
+    return [x.grad]
+
+
+@pytest.mark.parametrize("looks", [False, True])
+@pytest.mark.parametrize(
+    ("first", "then"), list(itertools.permutations([released, retained, recorded, seeded, seeded_by_a_leaf, to_one, not_to_one], 2))
+)
+def test_contract_14_16_a_call_is_not_written_as_another_one_was(first, then, looks):
+    for call in (first, first, first, then, then, first):
+        x, w = tape.Variable(A), tape.Variable(B)
+        y = (tnp.sin(x) * x * w * w).sum() * TWO * 0.5
+        if looks:
+            float(y)
+        for gradient, expected in zip(call(y, x, w), [B * B * (np.sin(A) + A * np.cos(A)), 2 * B * A * np.sin(A)], strict=False):
+            close(gradient, expected)
+
+
+def test_contract_12_20_what_a_recorded_sweep_adds_to_is_differentiated_with_it():
+    for _ in range(3):
+        x = tape.Variable(A)
+        tnp.sum(x * x * x).backward(create_graph=True)
+        tnp.sum(tnp.sin(x)).backward(create_graph=True)
+        close(x.grad, 3 * A * A + np.cos(A))
+        close(tape.gradients(tnp.sum(x.grad), x), 6 * A - np.sin(A))
