@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import tape
 import tape.numpy as tnp
 from tape.errors import UnconnectedError
+from tests.agreement import close
 from tests.contracts.counting import counted
 
 A, B = np.array([1.0, -2.0, 0.5], np.float32), np.array([3.0, 0.25, -1.0], np.float32)
@@ -329,3 +330,25 @@ def test_contract_19_gradients_are_the_same_bit_for_bit():
                 np.testing.assert_array_equal(a, b)
             else:
                 np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_contract_16_results_of_several_segments_are_asked_for_or_ignored():
+    """In each of them a result has the same number."""
+    for _ in range(3):
+        x = tape.Variable(A)
+        h = x * 2
+        float(h.sum())
+        k = h * h
+        float(k.sum())
+        y = (k * h).sum()
+        of_h, of_x = tape.gradients(y, (h, x), retain_graph=True)
+        close(of_h, 3 * (2 * A) ** 2)
+        close(of_x, 6 * (2 * A) ** 2)
+        close(tape.gradients(y, k, retain_graph=True), 2 * A)
+        y.backward(ignore=[k], retain_graph=True)
+        close(x.grad, 2 * (2 * A) ** 2)
+        x.grad = None
+        y.backward(ignore=[h], inputs=[k], retain_graph=True)
+        close(k.grad, 2 * A)
+        y.backward(ignore=[h])
+        assert x.grad is None
