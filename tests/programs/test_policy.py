@@ -225,6 +225,25 @@ def test_leaves_that_nobody_reads_make_no_other_program(stats):
         assert ran(stats) == ((False, 1, 0) if dead == 0 else (False, 0, 1))
 
 
+def test_the_same_kernels_on_other_inputs_or_for_other_results_make_another_program(stats):
+    a, w = arrays()
+
+    def grown(n, x, read):
+        results = [x]
+        for name, i in zip(["sin", "tanh", "arctan", "cos", "sinh", "exp"], read, strict=True):
+            results.append(getattr(n, name)(results[i]) * w)
+        return [*results, sum(results)]
+
+    chain, tree = range(6), [0, 1, 1, 2, 3, 4]
+    for read, held in ((chain, 1), (chain, 1), (chain, 3), (tree, 3), (chain, 1), (tree, 3)):
+        *_, last = results = grown(tnp, tape.constant(a), read)
+        one, expected = results[held], grown(jnp, a, read)
+        del results, _
+        np.testing.assert_allclose(last.value, expected[-1], rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(one.value, expected[held], rtol=1e-4, atol=1e-6)
+    assert stats.compiles == 3
+
+
 def test_which_leaf_is_read_where_makes_another_program(stats):
     a, w = arrays()
 
