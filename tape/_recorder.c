@@ -5351,7 +5351,7 @@ elsewhere:
     return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
-/* Enter Variables into a segment from a slot on and return True; False, and nothing is done, where one has no derivative or no node yet. */
+/* Enter Variables into a segment from a slot on and return True; False, and nothing is done, where one has no node yet. */
 static PyObject *
 entered(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
@@ -5365,41 +5365,43 @@ entered(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
         return NULL;
     }
     if (!is_a(args[0], &Segment_type) || !PyList_CheckExact(entering) || segment->entered == NULL || segment->leaves == NULL ||
-        segment->origins == NULL || !PyList_CheckExact(segment->leaves)) {
+        segment->origins == NULL || segment->leaf_lines == NULL || !PyList_CheckExact(segment->leaves)) {
         Py_RETURN_FALSE;
     }
     Py_ssize_t n = PyList_GET_SIZE(entering);
-    PyObject *nodes = PyList_New(n);
-    for (Py_ssize_t i = 0; nodes != NULL && i < n; i++) {
+    PyObject *ends = PyList_New(n); /* where sweeps end, of what requires grad; the lines of what is unrecorded */
+    for (Py_ssize_t i = 0; ends != NULL && i < n; i++) {
         Handle *handle = as_handle(PyList_GET_ITEM(entering, i));
         Kind *kind = handle == NULL ? NULL : (Kind *)((Place *)handle->place)->kind;
-        PyObject *node = NULL;
+        PyObject *end = NULL;
         if (kind != NULL && is_a(kind, &Kind_type)) {
             if (kind->requires_grad == Py_False) {
-                node = kind->unrecorded == Py_False ? Py_NewRef(Py_None) : NULL;
+                end = kind->unrecorded == Py_False ? Py_NewRef(Py_None) : line_of((Place *)handle->place, handle->segment);
             } else if (extra_of(handle) != NULL && *of_extra(handle->extra, NODE) != Py_None) {
-                node = Py_NewRef(*of_extra(handle->extra, NODE));
+                end = Py_NewRef(*of_extra(handle->extra, NODE));
             }
         }
-        if (node == NULL) {
-            Py_CLEAR(nodes);
+        if (end == NULL) {
+            Py_CLEAR(ends);
         } else {
-            PyList_SET_ITEM(nodes, i, node);
+            PyList_SET_ITEM(ends, i, end);
         }
     }
-    if (nodes == NULL) {
+    if (ends == NULL) {
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_False);
     }
     int failed = 0;
     for (Py_ssize_t i = 0; !failed && i < n; i++) {
-        PyObject *cell = ((Handle *)PyList_GET_ITEM(entering, i))->cell, *node = PyList_GET_ITEM(nodes, i);
-        PyObject *id = PyLong_FromVoidPtr(cell), *slot = PyLong_FromSsize_t(first + i);
-        failed = id == NULL || slot == NULL || PyDict_SetItem(segment->entered, id, slot) < 0 || PyList_Append(segment->leaves, cell) < 0 ||
-                 (node != Py_None && PyDict_SetItem(segment->origins, slot, node) < 0);
+        Handle *handle = (Handle *)PyList_GET_ITEM(entering, i);
+        Kind *kind = (Kind *)((Place *)handle->place)->kind;
+        PyObject *found = kind->requires_grad != Py_False ? segment->origins : kind->unrecorded != Py_False ? segment->leaf_lines : NULL;
+        PyObject *id = PyLong_FromVoidPtr(handle->cell), *slot = PyLong_FromSsize_t(first + i);
+        failed = id == NULL || slot == NULL || PyDict_SetItem(segment->entered, id, slot) < 0 || PyList_Append(segment->leaves, handle->cell) < 0 ||
+                 (found != NULL && PyDict_SetItem(found, slot, PyList_GET_ITEM(ends, i)) < 0);
         Py_XDECREF(id);
         Py_XDECREF(slot);
     }
-    Py_DECREF(nodes);
+    Py_DECREF(ends);
     return failed ? NULL : Py_NewRef(Py_True);
 }
 
@@ -5468,11 +5470,10 @@ updated(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     PyObject *parameters = args[1], *further = args[2], *known = NULL, *start = NULL, *read = NULL, *entering = NULL, *cells = NULL, *lock = NULL;
     PyObject *state = NULL, *places = NULL, *slots = NULL, *first = NULL, *results = NULL;
     Thread *thread = told.changes == NULL ? NULL : this_thread();
-    Segment *segment = thread == NULL || !unwatching(thread) ? NULL : pending(thread);
-    int done = 0;
+    int done = 0, begun = 0, alone = thread != NULL && unwatching(thread) && unobserved(thread, told.trace) && unobserved(thread, told.forward);
+    Segment *segment = alone && unobserved(thread, told.caller) ? recording(thread, &begun) : NULL;
     if (segment == NULL || segment->epoch == NULL || segment->epoch != ((Changes *)told.changes)->epoch || segment->trace != Py_None ||
-        !unobserved(thread, told.trace) || !unobserved(thread, told.forward) || !unobserved(thread, told.caller) || !PyList_CheckExact(parameters) ||
-        !PyList_CheckExact(further) || !is_a(segment->state, &State_type) || !PyDict_Check(((State *)segment->state)->next)) {
+        !PyList_CheckExact(parameters) || !PyList_CheckExact(further) || !is_a(segment->state, &State_type) || !PyDict_Check(((State *)segment->state)->next)) {
         goto end;
     }
     start = Py_NewRef(segment->state);

@@ -25,7 +25,7 @@ from tape import layout
 from tape.extend import update
 from tape.graph import trie
 from tape.graph.scope import LOCAL, close
-from tape.graph.segment import NOTHING, Segment
+from tape.graph.segment import NOTHING, Segment, made_at
 from tape.programs import retention
 from tape.programs.program import look
 from tape.recording import plain, record
@@ -742,15 +742,14 @@ def test_what_enters_with_an_update_is_what_python_finds(what):
     assert (found is None) == (what not in {"as it was", "unrecorded"})
     if found is None:
         return
-    before = len(segment.leaves), dict(segment.entered), dict(segment.origins)
-    assert layout.NATIVE.entered(segment, [*found, x], 90) == (what != "unrecorded")
-    if what == "unrecorded":
-        assert (len(segment.leaves), segment.entered, segment.origins) == before
-    else:
-        assert segment.leaves[-2:] == [m._cell, x._cell]
-        assert segment.entered[id(m._cell)] == 90
-        assert segment.origins[91] is x._extra.node
-        assert 90 not in segment.origins
+    assert layout.NATIVE.entered(segment, [*found, x], 90)
+    (enters,) = found
+    assert segment.leaves[-2:] == [enters._cell, x._cell]
+    assert segment.entered[id(enters._cell)] == 90
+    assert segment.origins[91] is x._extra.node
+    assert 90 not in segment.origins
+    assert (90 in segment.leaf_lines) == (what == "unrecorded")
+    assert what != "unrecorded" or segment.leaf_lines[90] == made_at(enters._place, enters._segment)
     close(segment)
 
 

@@ -116,12 +116,16 @@ def test_a_penalty_and_a_detached_value_call_no_python_but_for_the_leaf():
 
 
 @native
-def test_an_optimizer_that_updates_again_calls_little():
+@pytest.mark.parametrize("looks", [False, True])
+def test_an_optimizer_that_updates_again_calls_little(looks):
     w = tape.Variable(A)
     optimizer = interop.optax.Optimizer([w], optax.adam(1e-2))
 
     def step():
-        (w * w * 1.5).sum().backward()
+        loss = (w * w * 1.5).sum()
+        loss.backward()
+        if looks:  # nothing is pending then
+            loss.item()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -129,10 +133,10 @@ def test_an_optimizer_that_updates_again_calls_little():
     found = called(step)
     assert "Update.again" in found
     assert not {"run_pending", "_run", "Segment.__init__", "_repeated"} & set(found)
-    assert len(found) < 12
+    assert len(found) < 12 + 6 * looks
 
 
-def trained(turns, monkeypatch=None):
+def trained(turns, monkeypatch=None, *, looks=False):
     """Return what some steps of Adam make of a parameter, without the update in C where they are patched."""
     if monkeypatch is not None:
         monkeypatch.setattr(extend.update, "_as_before", lambda *_: False)
@@ -140,15 +144,19 @@ def trained(turns, monkeypatch=None):
     optimizer = interop.optax.Optimizer([w, b], optax.adam(1e-2))
     seen = []
     for k in range(turns):
-        (tnp.sin(w * b) + w * (1.0 + (k == turns // 2))).sum().backward()
+        loss = (tnp.sin(w * b) + w * (1.0 + (k == turns // 2))).sum()
+        loss.backward()
+        if looks:
+            loss.item()
         optimizer.step()
         seen.append((w.value, b.value))
         optimizer.zero_grad()
     return seen
 
 
-def test_updates_again_are_those_of_python(monkeypatch):
-    for found, right in zip(trained(40), trained(40, monkeypatch), strict=True):
+@pytest.mark.parametrize("looks", [False, True])
+def test_updates_again_are_those_of_python(monkeypatch, looks):
+    for found, right in zip(trained(40, looks=looks), trained(40, monkeypatch, looks=looks), strict=True):
         np.testing.assert_allclose(found, right, rtol=1e-6, atol=1e-7)
 
 
