@@ -198,8 +198,8 @@ class Optimizer(KeepsState):
     def step(self, closure: Callable[[], Any] | None = None, **extra: Any) -> Any:
         """Apply one update from the ``.grad`` of the parameters, divided by the loss scale if there is one.
 
-        A backward pass to these parameters alone, of a structure met before, waits for it: both run as one program.  The update rounds as
-        ``jax.jit`` of optax's does.
+        A backward pass to parameters of optimizers alone waits for the first that updates some of them: both run as one program.  The
+        update rounds as ``jax.jit`` of optax's does.
 
         Args:
             closure: computes the gradients anew and returns the loss, as in PyTorch: ``optimizer.zero_grad(); loss = f(); loss.backward();

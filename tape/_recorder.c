@@ -3241,7 +3241,7 @@ flag(PyObject *object, PyObject *name)
 
 typedef struct { /* what arrives at the leaves where a sweep ends; references of its own */
     PyObject *segment, *cells, *fresh, *reached;
-    PyObject *updater; /* the one who updates all of them, None where there is no such one; NULL before the first */
+    PyObject *updater; /* somebody who updates one of them, None where nobody updates another; NULL before the first */
     int sums, hooked;
 } Arrival;
 
@@ -3280,8 +3280,8 @@ arrive_at(Arrival *arrival, PyObject *end, PyObject *place)
         goto end;
     }
     PyObject *updater = *of_extra(handle->extra, UPDATER);
-    if (arrival->updater != updater) {
-        Py_XSETREF(arrival->updater, Py_NewRef(arrival->updater == NULL ? updater : Py_None));
+    if (arrival->updater == NULL || updater == Py_None) {
+        Py_XSETREF(arrival->updater, Py_NewRef(updater));
     }
     arrival->sums |= *of_extra(handle->extra, GRAD) != Py_None;
     arrival->hooked |= hooked;

@@ -75,11 +75,11 @@ def array(variable: Variable) -> jax.Array:
 
 
 def awaiting(variables: Sequence[Variable], owner: object) -> None:
-    """Have backward passes that end at these leaves, and at no others, stay pending until somebody looks, or updates them.
+    """Have backward passes that end at such leaves, and at no others, stay pending until somebody looks, or updates some of them.
 
     Args:
         variables: leaves that require grad.
-        owner: who updates them together: leaves of several owners do not wait for each other.  None: do not wait.
+        owner: who updates them together; passes that end at leaves of several owners wait for the first.  None: do not wait.
 
     Example:
         >>> import tape.extend

@@ -116,11 +116,8 @@ def _anew(added: Sequence[Addition], consumed: Sequence[Any]) -> list[Addition]:
 
 
 def awaited(added: Sequence[Addition]) -> bool:
-    """Tell whether one optimizer updates all these Variables: its step will run the sweep too, so that both are one program."""
-    updater = added[0][0]._extra.updater if added else None
-    if updater is None:
-        return False
-    return all(grad is None and variable._extra.updater is updater for variable, _, grad, _ in added)
+    """Tell whether optimizers update all these Variables, and one has its first gradient: a step will run the sweep too, as one program."""
+    return any(grad is None for _, _, grad, _ in added) and all(variable._extra.updater is not None for variable, *_ in added)
 
 
 def assign(added: Sequence[Addition], consumed: Sequence[Any] = (), *, mode: int = SWEEP) -> None:

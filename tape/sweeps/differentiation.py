@@ -114,7 +114,7 @@ def backward(
                 require_grad("backward", "inputs", target)
         sweep = Sweep(None if targets is None else map(target_of, targets), map(target_of, ignored), create_graph)
         sweep.run(roots, seeds, settings)
-        waits = after is not None or (call is not None and not call.segment.released)
+        waits = after is not None or (known is not None and not known[0].released)
         follows = call is not None and retain and _another_follows(call.segment, call.start)
         if call is not None:
             call.remember(sweep, None if targets is None else [sweep.gradients.get(target_of(v)) for v in targets], retains=retain)
@@ -150,7 +150,7 @@ def _accumulated_again(
     if not written.enter(segment, start, entering, cells):
         return False
     follows = key[1] is True and _another_follows(segment, start)  # it retains what it swept
-    _accumulate(segment, released, fresh, sums, hooked, follows or (not sums and awaited(fresh)))
+    _accumulate(segment, released, fresh, sums, hooked, follows)
     return True
 
 
@@ -170,7 +170,7 @@ def _accumulate(segment: Segment, released: frozenset[int], fresh: Sequence[Addi
     """Run what was written again, unless somebody ``waits`` to update all, and add it to the leaves; undo what it released on failure."""
     try:
         added = summed(fresh) if sums else fresh
-        if released or not waits:
+        if released or not (waits or awaited(added)):
             run_pending(segment, "backward")
         assign(added)
     except BaseException:

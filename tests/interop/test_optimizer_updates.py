@@ -11,7 +11,7 @@ import pytest
 
 import interop.optax
 import tape
-from tape import extend
+from tape import extend, layout
 from tape.programs import interpretation
 
 X = np.array([[1.0, -2.0], [0.5, 0.25], [3.0, 1.0]], np.float32)
@@ -184,6 +184,69 @@ def test_two_optimizers_of_one_shape_keep_apart():
     for _ in range(9):
         for both in pairs:
             both.step()
+
+
+def _rival(xp, generator, discriminator):
+    """The losses of two networks whose second one is a part of the first one's loss."""
+    fake = xp.tanh(X.astype(np.float64) @ generator)
+    judged = lambda points: (xp.tanh(points @ discriminator) ** 2).sum()  # noqa: E731
+    return fake, judged(X - 1.0) - judged(jax.lax.stop_gradient(fake) if xp is jnp else fake.detach()), judged
+
+
+@pytest.mark.parametrize("made_anew", [False, True])
+@pytest.mark.parametrize("clears", ["its own", "all"])
+def test_a_sweep_through_parameters_of_another_optimizer_waits_for_its_own(made_anew, clears):
+    with jax.enable_x64(True):
+        g, d = np.array([[0.5, -0.3], [0.2, 0.8]]), np.array([[0.4], [-0.7]])
+        variables = [tape.Variable(jnp.asarray(a)) for a in (g, d)]
+        makes, judges = (interop.optax.Optimizer([v], optax.sgd(0.05)) for v in variables)
+
+        def step():
+            fake, loss, judged = _rival(tape.numpy, *variables)
+            judges.zero_grad()
+            loss.backward()
+            judges.step()
+            if made_anew:
+                fake, _, judged = _rival(tape.numpy, *variables)
+            makes.zero_grad()
+            if clears == "all":
+                judges.zero_grad()
+            judged(fake).backward()
+            makes.step()
+
+        for _ in range(14):
+            before = tape.stats().flushes["backward"]
+            step()
+            of_both = jax.grad(lambda d, g=g: _rival(jnp, g, d)[1])(d)
+            d = d - 0.05 * of_both
+            of_g, of_d = jax.grad(lambda g, d: _rival(jnp, g, d)[2](jnp.tanh(X.astype(np.float64) @ g)), (0, 1))(g, d)
+            g = g - 0.05 * of_g
+            given = of_d if clears == "all" else of_both + of_d
+            for found, right in zip((*variables, variables[1].grad, variables[0].grad), (g, d, given, of_g), strict=True):
+                np.testing.assert_allclose(found.value, right, rtol=1e-10, atol=1e-12)
+        assert tape.stats().flushes["backward"] == before  # no program of its own
+
+
+@pytest.mark.parametrize("looks", [False] if layout.NATIVE is None else [False, True])
+def test_a_sweep_to_parameters_of_two_optimizers_waits_for_the_first(looks):
+    a, b = [jnp.array([0.3, -0.7]), jnp.array(0.1)]
+    variables = [tape.Variable(x) for x in (a, b)]
+    first, second = (interop.optax.Optimizer([v], optax.sgd(rate)) for v, rate in zip(variables, (0.02, 0.05), strict=True))
+    for _ in range(14):
+        before = tape.stats().flushes["backward"]
+        of_a, of_b = jax.grad(loss, (0, 1))(a, b)
+        a, b = a - 0.02 * of_a, b - 0.05 * of_b
+        for optimizer in (first, second):
+            optimizer.zero_grad()
+        found = loss(*variables)
+        if looks:
+            found.item()
+        found.backward()
+        second.step()
+        first.step()
+        for ours, theirs in zip(variables, (a, b), strict=True):
+            np.testing.assert_allclose(ours.value, theirs, rtol=1e-5)
+    assert tape.stats().flushes["backward"] == before
 
 
 def test_what_numbers_enter_is_computed_anew(found):
