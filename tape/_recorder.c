@@ -1559,15 +1559,21 @@ continued(Walk *walk, State *start, PyObject *op, PyObject *const *slots, Py_ssi
     return made;
 }
 
-/* Have leaves that were made for a walk count as never met where it led to nothing, as they are made again then. */
+/* Have leaves that were made for a walk count as never met where it led to nothing, as they are made again then: the table of places that they share
+   with all before them ends before them, or those would be copied. */
 static void
 unmeet(Walk *walk)
 {
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
-    for (int i = 0; i < walk->count; i++) {
+    for (int i = walk->count - 1; i >= 0; i--) {
         PyObject *fresh = walk->entering[i].fresh;
-        if (fresh != NULL && *own(fresh, KNOWN) == Py_False && PyDict_DelItem(told.met, *own(fresh, HASH)) < 0) {
+        if (fresh == NULL || *own(fresh, KNOWN) != Py_False) {
+            continue;
+        }
+        PyObject *table = *own(fresh, TABLE);
+        Py_ssize_t n = PyLong_AsSsize_t(((State *)fresh)->n_slots);
+        if (PyDict_DelItem(told.met, *own(fresh, HASH)) < 0 || (n == PyList_GET_SIZE(table) && PyList_SetSlice(table, n - 1, n, NULL) < 0)) {
             PyErr_Clear();
         }
     }

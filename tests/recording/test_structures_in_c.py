@@ -249,6 +249,20 @@ def test_a_long_structure_is_made_in_c_until_it_may_be_too_long(monkeypatch):
     assert len(made) < 5
 
 
+def test_a_long_tape_has_one_table_of_places():
+    x = tape.constant(A)
+    for _ in range(trie.SEGMENT_LIMIT):
+        x = tnp.sin(x) * 0.5  # a number enters with each: beyond the limit, Python makes what C had begun with
+    state, tables = LOCAL.segment().state, []
+    assert state.depth > trie.SEGMENT_LIMIT
+    while state.parent is not None:
+        tables.append(state.table)
+        state = state.parent
+    assert len({id(table) for table in tables}) < 4  # where ops are met for the first time
+    assert all(place.slot == n for table in tables for n, place in enumerate(table))
+    close(LOCAL.segment())
+
+
 def test_the_line_outside_is_that_of_python(monkeypatch):
     def both():
         return tnp.sin(x)._segment.state.where, x
