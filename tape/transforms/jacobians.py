@@ -41,6 +41,23 @@ def _cut(x: jax.Array, start: int, size: int, shape: tuple[int, ...], last: bool
 _piece = mirrored(_cut, "piece")
 
 
+def _reverse(call: Call) -> list[list[Variable]]:
+    total = sum(v.size for v in call.outputs)
+    roots = [(r, s) for r, s in zip(call.outputs, _basis(call.outputs), strict=True) if r._place.kind.requires_grad]
+    batched = swept(roots, call.inputs, total, create_graph=call.nested) if roots else [zeros(v, total) for v in call.inputs]
+    return [[_piece(b, start, out.size, out.shape, last=False) for b in batched] for start, out in _parts(call.outputs)]
+
+
+def _forward(call: Call) -> list[list[Variable]]:
+    columns = Linear(call).push(_basis(call.inputs), sum(v.size for v in call.inputs))
+    return [[_piece(column, start, v.size, v.shape, last=True) for start, v in _parts(call.inputs)] for column in columns]
+
+
+# For each output, the derivatives by each input.  Jacobians find them by name: in a closure they would hide what that is from who looks
+# whether a callable is one that was traced before (tape.callables.snapshot).
+_ROWS = {"jacrev": _reverse, "jacfwd": _forward}
+
+
 def jacrev(
     fun: Callable[P, Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False, allow_int: bool = False
 ) -> Callable[P, Any]:
@@ -57,14 +74,7 @@ def jacrev(
                [0., 4.]], dtype=float32)
 
     """
-
-    def rows(call: Call) -> list[list[Variable]]:
-        total = sum(v.size for v in call.outputs)
-        roots = [(r, s) for r, s in zip(call.outputs, _basis(call.outputs), strict=True) if r._place.kind.requires_grad]
-        batched = swept(roots, call.inputs, total, create_graph=call.nested) if roots else [zeros(v, total) for v in call.inputs]
-        return [[_piece(b, start, out.size, out.shape, last=False) for b in batched] for start, out in _parts(call.outputs)]
-
-    return _jacobian("jacrev", fun, rows, argnums, has_aux, holomorphic, allow_int)
+    return _jacobian("jacrev", fun, argnums, has_aux, holomorphic, allow_int)
 
 
 def jacfwd(fun: Callable[P, Any], argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False) -> Callable[P, Any]:
@@ -76,31 +86,25 @@ def jacfwd(fun: Callable[P, Any], argnums: int | Sequence[int] = 0, has_aux: boo
         Array([1., 1.], dtype=float32)
 
     """
-
-    def rows(call: Call) -> list[list[Variable]]:
-        columns = Linear(call).push(_basis(call.inputs), sum(v.size for v in call.inputs))
-        return [[_piece(column, start, v.size, v.shape, last=True) for start, v in _parts(call.inputs)] for column in columns]
-
-    return _jacobian("jacfwd", fun, rows, argnums, has_aux, holomorphic)
+    return _jacobian("jacfwd", fun, argnums, has_aux, holomorphic)
 
 
 def _jacobian(
     name: str,
     fun: Callable[..., Any],
-    rows: Callable[[Call], list[list[Variable]]],
     argnums: int | Sequence[int],
     has_aux: bool,
     holomorphic: bool,
     allow_int: bool = False,
 ) -> Callable[..., Any]:
-    """Return the function that puts a Jacobian together of ``rows``: for each output, the derivatives by each input."""
+    """Return the function that puts a Jacobian together of its rows."""
     check_callable(name, fun)
 
     @functools.wraps(fun)
     def wrapped(*args: object, **kwargs: object) -> object:
         call = Call(name, fun, args, kwargs, positions(name, argnums, len(args)), has_aux=has_aux, allow_int=allow_int)
         _check_kinds(name, call, holomorphic=holomorphic, allow_int=allow_int)
-        pieces = [call.chosen(row, argnums) for row in rows(call)]
+        pieces = [call.chosen(row, argnums) for row in _ROWS[name](call)]
         return call.with_aux(call.gradient(jax.tree.unflatten(call.output_tree, pieces)))
 
     return wrapped

@@ -216,7 +216,11 @@ REPEATED = {
     "cond": lambda w: lambda: tape.lax.cond(w.sum() > 0, lambda a: tnp.sin(a) * w, lambda a: a * w, X),
     "dataclass": _dataclass,
     "fori_loop": lambda w: lambda: tape.lax.fori_loop(0, 3, lambda i, c: tnp.sin(c * w) + i, X),
+    "gradients": lambda w: lambda: tape.vmap(tape.grad(lambda a: tnp.sin(a * w).sum()))(X),
     "global Variable": lambda _: lambda: tape.lax.map(lambda a: a * SHIFT, X),
+    "Hessians": lambda w: lambda: tape.vmap(tape.hessian(lambda a: tnp.sin(a * w).sum()))(X),
+    "Jacobians": lambda w: lambda: tape.vmap(tape.jacrev(lambda a: tnp.sin(a * w)))(X),
+    "Jacobians by columns": lambda w: lambda: tape.vmap(tape.jacfwd(lambda a: tnp.sin(a * w)))(X),
     "math and numpy": _math_and_numpy,
     "method": lambda w: functools.partial(lambda cell: tape.lax.scan(cell.body, X, X), Cell(w)),
     "object that is called": lambda w: functools.partial(lambda cell: tape.lax.scan(cell, X, X), Cell(w)),
@@ -234,6 +238,27 @@ REPEATED = {
 @pytest.mark.parametrize("make", REPEATED.values(), ids=REPEATED)
 def test_what_is_understood_is_traced_no_more(make):
     assert settled(make(tape.Variable(W))) == 0
+
+
+def test_jacobians_made_anew_are_those_of_what_there_is_by_now():
+    with jax.enable_x64(True):
+        x, w = np.linspace(0.3, 1.2, 6).reshape(2, 3), tape.Variable(np.linspace(0.5, 1.5, 3))
+        for name, factor in itertools.product(["jacrev", "jacfwd", "hessian", "jacrev"], [1.0, 2.0, 2.0]):
+            w.value = w.value * 1.25
+
+            def of(xp, w, a, factor=factor, total=name == "hessian"):
+                y = xp.sin(a * w) * factor
+                return y.sum() if total else xp.concatenate([y, a * y])
+
+            def loss(w, of=of, name=name):
+                return (jax.vmap(getattr(jax, name)(lambda a: of(jnp, w, a)))(x) ** 2).sum()
+
+            w.zero_grad()
+            ours = (tape.vmap(getattr(tape, name)(lambda a, of=of: of(tnp, w, a)))(x) ** 2).sum()
+            ours.backward()
+            theirs = jax.value_and_grad(loss)(w.value)
+            for found, right in zip((ours, w.grad), theirs, strict=True):
+                np.testing.assert_allclose(found.value, right, rtol=1e-12)
 
 
 def test_what_an_object_that_makes_attributes_up_holds_by_now():
