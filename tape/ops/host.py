@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 
 from tape import jaxapi
-from tape.ops.host_indexing import gather, scatter_add
+from tape.ops.host_indexing import gather, scatter
 
 Host = Any  # an array of NumPy, or one of its scalars: of shape ()
 Call = Any  # a function of these, which returns one, or several in a list
@@ -329,7 +329,11 @@ _MAKERS: dict[str, Maker] = {
     "rem": _remainder,
     "rev": lambda p, *_: lambda x: np.flip(x, tuple(p["dimensions"])),
     "round": lambda p, ins, _: np.rint if int(p["rounding_method"]) == 1 and ins[0].dtype in _FLOATS else None,
-    "scatter_add": scatter_add,
+    "scatter_add": scatter(np.add, _NUMBERS),
+    "scatter_max": scatter(np.maximum, _NUMBERS),
+    "scatter_min": scatter(np.minimum, _NUMBERS),
+    "scatter_mul": scatter(np.multiply, _NUMBERS),
+    "scatter_sub": scatter(np.subtract, _NUMBERS),
     "select_n": lambda _, ins, __: _where if len(ins) == 3 and ins[0].dtype == bool else None,
     "slice": lambda p, *_: itemgetter(tuple(map(slice, p["start_indices"], p["limit_indices"], p["strides"] or repeat(1)))),
     "split": _split,

@@ -165,6 +165,25 @@ def test_places_that_are_computed(take, mode):
     assert compare(lambda x, i: jax.grad(lambda x: (take(x, i, mode) ** 2).sum())(x), x, i)
 
 
+@pytest.mark.parametrize("mode", ["clip", "drop", "promise_in_bounds"])
+@pytest.mark.parametrize("how", ["add", "max", "min", "mul", "subtract"])
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_places_that_are_combined(dtype, how, mode):
+    rng = np.random.default_rng(0)
+    x = rng.integers(-9, 9, (4, 3, 2)).astype(dtype)
+    i = np.array([1, 0, 3, 3] if mode == "promise_in_bounds" else [1, 7, -9, 3], np.int32)
+    for place in (
+        lambda i: (i,),
+        lambda i: (slice(None), i % 3),
+        lambda i: (i, i % 3),
+        lambda i: (i, slice(1, 3), i % 2),
+        lambda i: (i[3],),
+    ):
+        terms = rng.integers(-9, 9, np.shape(x[place(np.array([1, 0, 3, 3]))])).astype(dtype)
+        assert compare(lambda x, i, y: getattr(x.at[place(i)], how)(y, mode=mode), x, i, terms)  # noqa: B023 - called at once
+    assert compare(lambda x, i: getattr(x.T.at[..., i], how)(x[0].T[..., None], mode=mode), x, i)
+
+
 def test_the_second_derivative_of_a_network_is_computed_alike():
     rng = np.random.default_rng(0)
     x, w = rng.standard_normal((5, 4)).astype(np.float32), rng.standard_normal((4, 4)).astype(np.float32)
