@@ -11,6 +11,7 @@ Line = tuple[str, int]
 
 STREAK = 8  # compilations at as many runs of a line, for one kind of reason, and it is said to compile at every step
 APART = 2  # runs from one of them to the next
+_OF_ARRAYS = frozenset({"shape", "dtype", "arguments"})  # what the arrays of one step may differ in: its parameters, one after the other
 
 
 class Change(NamedTuple):
@@ -65,6 +66,8 @@ class Site:
     last: int = 0  # the run that compiled last
     streak: int = 0  # such runs that followed each other
     streak_of: tuple[str, str] = ("", "")
+    halves: int = 0  # of steps that these are
+    others: int = 0  # runs of all other lines, when it compiled last
     due: Compilation | None = None  # of which the user is to be warned
     alone: int = 0  # runs whose entries ran one by one
     alone_entries: int = 0
@@ -72,16 +75,22 @@ class Site:
     met: Any = None  # some of them (tape.programs.reasons), each twice as late as the one before
     differs: Change | None = None  # in what the last two of these do
 
-    def compiled(self, number: int, compilation: Compilation) -> None:
-        """Note that run ``number`` compiled something; should each run do so for one kind of reason, the user is to know."""
+    def compiled(self, number: int, compilation: Compilation, others: int) -> None:
+        """Note that run ``number`` compiled something; should each step do so for one kind of reason, the user is to know.
+
+        Where no other line has run since (``others`` as before), it may be the next array of the same step: these count half.
+        """
         change = compilation.change
         if not change.repair:
             return
         key = (change.kind, change.what)
         if number != self.last:
-            self.streak = self.streak + 1 if key == self.streak_of and number - self.last <= APART else 1
-            self.last, self.streak_of = number, key
-            if self.streak % STREAK == 0:
+            if key != self.streak_of or number - self.last > APART:
+                self.streak = self.halves = 0
+            half = change.kind in _OF_ARRAYS and others == self.others
+            self.streak, self.halves = self.streak + 1, self.halves + 2 - half
+            self.last, self.streak_of, self.others = number, key, others
+            if self.halves % (2 * STREAK) < 2 - half:
                 self.due = compilation
 
 

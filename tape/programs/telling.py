@@ -12,10 +12,11 @@ from typing import Any
 
 import jax
 
-from tape.accounts.records import STREAK, Change, Compilation, Line, Site
+from tape.accounts.records import Change, Compilation, Line, Site
 from tape.accounts.words import at, described
 from tape.bounded import Bounded
 from tape.errors import warn
+from tape.graph.trie import CLOCK
 from tape.modes import Mode
 from tape.programs.background import Job
 from tape.statistics import STATS
@@ -98,7 +99,7 @@ def begun(what: str, site: Site | None, ops: Sequence[str], change: Change, *, l
     compilation.loud = loud()
     STATS.tell(compilation)
     if site is not None:
-        site.compiled(number or site.count, compilation)
+        site.compiled(number or site.count, compilation, CLOCK.now - (0 if number else site.count))  # calls of a tape.jit are no runs
     return compilation
 
 
@@ -147,7 +148,7 @@ def warn_of(site: Site) -> None:
         lambda: (
             f"{at(site.line)} "
             f"{'traces its ops anew, and compiles those that are not small,' if compilation.what == 'traces' else 'compiles'} at every "
-            f"step, {STREAK} times by now: from step to step {change.what} changes{f' ({change.told})' if change.told else ''}; "
+            f"step, {site.streak} times by now: from step to step {change.what} changes{f' ({change.told})' if change.told else ''}; "
             f"{change.repair}; tape.log_compiles() tells of each"
         ),
     )

@@ -473,6 +473,34 @@ def test_different_programs_at_one_line_are_no_such_loop():
     assert told(lambda i: functions[i % len(functions)](x * i).value, len(functions)) == []
 
 
+def test_the_arrays_of_one_step_are_no_such_loop():
+    shapes = [(3 + k, 31) for k in range(STREAK)] + [(71 + k,) for k in range(STREAK // 2)]
+    parameters = [tape.Variable(np.ones(shape, np.float32)) for shape in shapes]
+    graphs = [tape.constant(np.ones((50 + k, 3), np.float32)) for k in range(STREAK)]
+    norm = tape.jit(lambda a: (a * a).mean())
+
+    def step(_):
+        (sum([(p**2).sum() for p in parameters]) + sum([norm(p) for p in parameters])).backward()
+        assert all(float((p.grad**2).sum()) > 0 for p in parameters)
+        for graph in graphs:
+            (graph @ parameters[0]).sum().backward()
+        for p in parameters:
+            p.zero_grad()
+
+    assert told(step) == []
+
+
+def test_a_loop_whose_shape_changes_and_that_does_more_is_told_sooner():
+    w = tape.Variable(np.ones((23, 3), np.float32))
+
+    def step(i):
+        (tape.constant(np.ones((30 + i, 23), np.float32)) @ w).sum().backward()
+        assert float((w.grad * 0.5).sum()) > 0
+
+    (found,) = told(step, STREAK + 3)
+    assert f"at every step, {STREAK} times by now" in str(found.message)
+
+
 def test_as_an_error_it_leaves_all_as_it_is():
     w = tape.Variable(np.ones((22, 3), np.float32))
     steps = 0
