@@ -2,7 +2,7 @@
 
 When a loop comes with another number of turns than before, its body is compiled in the background; from some runs later on, whatever has
 that loop calls the body for each turn and runs only the rest entry by entry.  Nothing of that depends on how long compiling takes.  Where
-most kernels are light (:mod:`tape.ops.hosting`), NumPy has run them all before so many calls of a body have begun.
+NumPy is soon through with most kernels (:mod:`tape.ops.hosting`), it has run them all before loops are found, and bodies called.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from tape import jaxapi
 from tape.accounts.records import Change, Site
 from tape.graph.trie import CLOCK, Step
 from tape.ops.kernel import Kernel
+from tape.ops.running import HOSTED
 from tape.programs import background
 from tape.programs.interpretation import on_one_device
 from tape.programs.loops import Flow, Loop, find
 from tape.programs.telling import begun, told
 from tape.programs.turns import Body, Call, Calls, body_of, turns_of
 
-FEWEST = 64  # entries that are not light; fewer are soon interpreted
+FEWEST = 64  # entries; fewer are soon interpreted
+WORK = 8e-6  # seconds that each of them is to keep NumPy busy on average, as what is not light does at least, for calls to take less
 AFTER = 6  # runs after the compiler began with a body, it is used
 
 
@@ -42,9 +44,10 @@ def known(
     """
     if len(entries) < FEWEST:
         return None
-    heavy = {kernel for kernel in kernels if not kernel.is_light}
-    if (not heavy or sum([e.kernel in heavy for e in entries]) < FEWEST) and home:
-        return None
+    if home:
+        work = {kernel: max((kernel.rent - HOSTED) / WORK, 1.0) for kernel in kernels if not kernel.is_light}
+        if not work or sum([work.get(e.kernel, 0.0) for e in entries]) < len(entries):
+            return None
     if any(kernel.pinned for kernel in kernels) or not all(map(on_one_device, leaves)):
         return None
     if jax.config.jax_disable_jit:  # type: ignore[attr-defined]

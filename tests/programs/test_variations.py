@@ -110,6 +110,22 @@ def test_loops_of_small_kernels_are_left_to_numpy():
     assert not turns._BODIES
 
 
+@pytest.mark.parametrize(("width", "calls"), [(64, False), (160, True)])
+def test_bodies_are_called_where_that_takes_less_than_numpy(width, calls):
+    turns._BODIES.clear()
+    w = tape.Variable(RANDOM.normal(size=(width, width)).astype(np.float32) / width)
+    stats = tape.stats()
+    for count in range(31, 43):
+        stats.reset()
+        w.grad = None
+        h = tnp.ones(width)
+        for _ in range(count):
+            h = tnp.tanh(h @ w) - 0.25 * h
+        (h * h).mean().backward()
+        assert np.isfinite(w.grad.value).all()
+    assert (stats.interpreted < stats.executed / 4, bool(turns._BODIES)) == (calls, calls)
+
+
 def test_a_loop_of_one_length_leaves_its_body_to_its_program():
     turns._BODIES.clear()
     x = tape.Variable(WEIGHTS)
