@@ -14,9 +14,11 @@ of which costs a bounded multiple of the better choice in hindsight:
   when it has cost a share of that already (a process that ends waits for its compiler).
 - *The change.* Which meeting is the first to run compiled follows from the prediction: that by which all that ran meanwhile is predicted
   to have taken as long as the compiler does, but for what one run may wait, ``STALL``; of a small program, when a third of its
-  compilation has passed.  So it depends on what was met before, not on the clock, and results are the same from run to run.  Should the
-  compiler be later than that, a run waits for it, but never longer than ``LIMIT``, only one in ``GAP`` seconds, whatever the structure,
-  and no structure more than ``STALLS`` times; else it is interpreted until the program is there.  Only then does the clock decide.
+  compilation has passed; at the latest when interpreting the structure has cost as much meanwhile, as big ones wait for each other, and
+  what runs compiled by then hardly counts.  So it depends on what was met before, not on the clock, and results are the same from run to
+  run.  Should the compiler be later than that, a run waits for it, but never longer than ``LIMIT``, only one in ``GAP`` seconds, whatever
+  the structure, and no structure more than ``STALLS`` times; else it is interpreted until the program is there.  Only then does the clock
+  decide.
 
 What runs on several devices is compiled at its first meeting where many of its kernels are new to them, else at its second one, and here:
 processes that share devices decide alike, and so little is gained by interpretation there that nothing is foreseen.
@@ -105,7 +107,7 @@ def new_to_several(kernels: Iterable[Kernel]) -> bool:
 class Meetings:
     """The meetings of one structure: how it comes back, and what that says about its compilation."""
 
-    __slots__ = ("_begun", "_distance", "_done", "_due", "_last", "_rent", "_waits", "compiled", "times")
+    __slots__ = ("_begun", "_distance", "_done", "_due", "_enough", "_last", "_rent", "_waits", "compiled", "times")
 
     def __init__(self, seen: int) -> None:
         self.times = int(seen > 0)
@@ -114,7 +116,8 @@ class Meetings:
         self._rent = 0.0  # what interpreting it has cost so far
         self._begun = 0  # the number of the run that had it compiled
         self._done = 0.0  # when it is compiled
-        self._due = 0.0  # when a run waits for that
+        self._due = 0.0  # when a run waits for that,
+        self._enough = 0.0  # and what interpreting it may have cost until then
         self._waits = 0
         self.compiled = False  # a run has changed over to its program
 
@@ -150,6 +153,7 @@ class Meetings:
         if seconds > BIG:
             self._done = TIME.idle = max(TIME.idle, TIME.now) + seconds
         self._due = self._done - min(STALL, PART * seconds)
+        self._enough = self._rent + seconds
 
     def patience(self) -> tuple[float, bool]:
         """Return how many seconds to wait for the background now, and whether its program is due then."""
@@ -157,7 +161,7 @@ class Meetings:
             return 0.0, True
         if self._distance > LOOP and CLOCK.now - self._begun < PATIENCE:
             return 0.0, False
-        if TIME.now < self._due:
+        if TIME.now < self._due and self._rent < self._enough:
             return 0.0, False
         waits = self._waits < STALLS and TIME.waits()
         self._waits += waits

@@ -503,6 +503,19 @@ def test_programs_wait_for_each_other(clock):
     assert second.patience() == (policy.LIMIT, True)
 
 
+def test_a_program_waits_for_others_no_longer_than_until_interpretation_has_paid_for_it(clock):
+    others, last = [policy.Meetings(0) for _ in range(5)], policy.Meetings(0)
+    for meetings in (*others, last):
+        meetings.pay(1.0)
+        meetings.begin(2.0)
+    meet(last, clock, seconds=1.99)
+    assert last.patience() == (0.0, False)
+    meet(last, clock, seconds=0.02)
+    assert last.patience() == (policy.LIMIT, True)
+    last.change(2.0)
+    assert policy.TIME.now == pytest.approx(policy.TIME.idle)  # those before it are compiled by then
+
+
 def test_one_run_in_a_while_waits_for_the_compiler(clock, monkeypatch):
     monkeypatch.setattr(policy, "GAP", 100.0)
     monkeypatch.setattr(policy.time, "monotonic", seconds := iter([1000.0, 1001.0, 1099.0, 1100.0]).__next__)
