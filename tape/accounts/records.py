@@ -11,7 +11,7 @@ Line = tuple[str, int]
 
 STREAK = 8  # compilations at as many runs of a line, for one kind of reason, and it is said to compile at every step
 APART = 2  # runs from one of them to the next
-_OF_ARRAYS = frozenset({"shape", "dtype", "arguments"})  # what the arrays of one step may differ in: its parameters, one after the other
+_OF_ARRAYS = frozenset({"shape", "dtype"})  # what the arrays of one step may differ in: its parameters, one after the other
 
 
 class Change(NamedTuple):
@@ -78,7 +78,7 @@ class Site:
     def compiled(self, number: int, compilation: Compilation, others: int) -> None:
         """Note that run ``number`` compiled something; should each step do so for one kind of reason, the user is to know.
 
-        Where no other line has run since (``others`` as before), it may be the next array of the same step: these count half.
+        Looks with no run of another line since (``others`` as before) may be at the next array of the same step: these count half.
         """
         change = compilation.change
         if not change.repair:
@@ -87,7 +87,7 @@ class Site:
         if number != self.last:
             if key != self.streak_of or number - self.last > APART:
                 self.streak = self.halves = 0
-            half = change.kind in _OF_ARRAYS and others == self.others
+            half = self.reason == "look" and change.kind in _OF_ARRAYS and others == self.others
             self.streak, self.halves = self.streak + 1, self.halves + 2 - half
             self.last, self.streak_of, self.others = number, key, others
             if self.halves % (2 * STREAK) < 2 - half:

@@ -99,7 +99,7 @@ def begun(what: str, site: Site | None, ops: Sequence[str], change: Change, *, l
     compilation.loud = loud()
     STATS.tell(compilation)
     if site is not None:
-        site.compiled(number or site.count, compilation, CLOCK.now - (0 if number else site.count))  # calls of a tape.jit are no runs
+        site.compiled(number or site.count, compilation, CLOCK.now - site.count)
     return compilation
 
 
