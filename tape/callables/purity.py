@@ -134,7 +134,8 @@ _TRUSTED = (*_PLACES, *[os.path.dirname(m.__file__) + os.sep for m in (np, funct
 _COMPILED = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MemberDescriptorType)
 _TUPLE = words(
     "__doc__ __slots__ _fields _field_defaults __new__ _make _replace __replace__ __repr__ _asdict __getnewargs__ __match_args__ "
-    "__module__ __annotations__ __orig_bases__ __static_attributes__ __firstlineno__ __annotate__ __annotate_func__ __annotations_cache__"
+    "__module__ __annotations__ __orig_bases__ __static_attributes__ __firstlineno__ __annotate__ __annotate_func__ __annotations_cache__ "
+    "__classdictcell__"
 )
 CATEGORIES: Bounded[type, str] = Bounded("types", 1024)
 _OF_PYTHON: dict[type, str] = {
