@@ -448,9 +448,10 @@ def test_what_is_concrete_in_a_transformation_is_packed_and_unpacked_outside_of_
             roots.append(network(w, x))
         return z + tape.gradients(roots[0], w, retain_graph=True).value.sum()
 
-    np.testing.assert_allclose(jax.jit(traced)(1.0), 1 + slope(W).sum(), rtol=1e-2)
+    inside = jax.jit(traced)(1.0)
     roots[0].backward()
-    np.testing.assert_allclose(w.grad.numpy(), slope(W), rtol=1e-2, atol=1e-2)
+    for off in (inside - (1 + slope(W).sum()), w.grad.numpy() - slope(W)):
+        assert 1e-5 < np.abs(off).max() < 2e-3  # the precision of float16
 
 
 def test_what_hooks_read_in_a_compiled_function_is_read_at_each_call():
