@@ -30,6 +30,7 @@ from tape.jaxapi import Tracer
 from tape.jitting.outcome import ARRAY, GRADIENT, MADE, ONE, SAME, KeptArray, Made, Slot, Tree
 from tape.jitting.tracing import TracedStep, hooks_of
 from tape.mirrored.detachment import detach
+from tape.ops.running import Waiting, fails_late
 from tape.programs.devices import settled, there_are_several
 from tape.programs.program import look, run_pending
 from tape.recording import record
@@ -58,7 +59,7 @@ class Binding(layout.Bound):
     ) -> None:
         self.step = step
         self.executable = run
-        self._waits = there_are_several()
+        self._waits, self._late = there_are_several(), fails_late([step.jaxpr])
         self.unrepeatable = bool(step.jaxpr.effects) or bool(donated)
         self.edges, self.slots, self.kept = edges, slots, kept
         self._edges: list[Any] = [(e.get, e.holder, e.key, e.content) for e in edges if e.get is not None]
@@ -89,7 +90,7 @@ class Binding(layout.Bound):
         self._donors = [self.sources[step.values[i - first]] for i in self._donated if i < last]
         self._donor_extras = [extra_of(self.sources[step.grads[i - last]]) for i in self._donated if i >= last]
         self._plan_delivery(step, slots)
-        self._plainly = step.kernel is None and not self._waits
+        self._plainly = step.kernel is None and not (self._waits or self._late)
 
     def _plan_delivery(self, step: TracedStep, slots: Sequence[Slot]) -> None:
         """Say where the results go."""
@@ -200,7 +201,9 @@ class Binding(layout.Bound):
             for i, of_buffer, of_cell in zip(self._donated, shared, shared[len(self._donated) :], strict=False):
                 if of_buffer or of_cell:
                     inputs[i] = jnp.array(inputs[i])
-        run = self.executable if not METERS else functools.partial(measured, "step", self, self.executable)
+        run = self.executable if not self._late else Waiting(self.executable)
+        if METERS:
+            run = functools.partial(measured, "step", self, run)
         try:
             try:
                 results = run(*inputs)

@@ -47,6 +47,7 @@ def owned(value: Any, aval: Any) -> Host | complex:
 
 COMPILING = 4e7  # nanoseconds that XLA needs for a kernel
 _QUICK = 3e4  # nanoseconds: to have XLA run that would save nothing
+REFUSALS = (LookupError, TypeError, ValueError, AttributeError)  # of NumPy, of what XLA may run
 LIGHT = 4e3  # nanoseconds: its values are so small that they need not be freed at once
 _FLOPS = 16.0  # that NumPy does in a nanosecond
 
@@ -188,8 +189,11 @@ def at_first(function: Function, closed: ClosedJaxpr, compiled: Function) -> Fun
         place = None if checks_results() else place_of(args)
         if place is None:
             return compiled(*args)  # type: ignore[no-any-return]
-        with np.errstate(all="ignore"):  # NumPy warns where XLA does not
-            computed = function(*[np.asarray(x, a.dtype) for x, a in zip(args, avals, strict=True)])
+        try:
+            with np.errstate(all="ignore"):  # NumPy warns where XLA does not
+                computed = function(*[np.asarray(x, a.dtype) for x, a in zip(args, avals, strict=True)])
+        except REFUSALS:
+            return compiled(*args)  # type: ignore[no-any-return]
         arrays = [owned(x, a) for x, a in zip((computed,) if len(results) == 1 else computed, results, strict=True)]
         return jax.device_put(arrays, *place)  # type: ignore[no-any-return]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -12,6 +12,7 @@ import numpy as np
 from tape import jaxapi
 from tape.ops.costs import Cost, cost_of
 from tape.ops.hosting import LIGHT, at_first, hosted, runs
+from tape.ops.linear import calls_back
 
 # In the order of their worth; XLA's older emitter of loops takes half the time of its new one.
 _OPTIONS: dict[str, Any] = {
@@ -41,7 +42,28 @@ def quick_options(platform: str) -> dict[str, Any] | None:
 
 
 HOSTED = 1e-5  # seconds for an entry that the host runs, from recording it to its value, besides the work itself
+AWAY = 4e-5  # and where JAX's arrays are not in the host's memory, so that its operands and results are copied
 CALLS = 64  # of a kernel on its own; each brings its results back from the host, and after them it is worth its compilation
+
+
+class Waiting:
+    """A compiled function that waits for its results: that it fails may be known only then, and what failed is to stay as it was."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+
+    def __call__(self, *args: Any) -> Sequence[Any]:
+        """Return the results once they are there."""
+        return jax.block_until_ready(self._function(*args))  # type: ignore[no-any-return]
+
+    def lower(self, *args: Any) -> Any:
+        """Lower it for arguments like these."""
+        return self._function.lower(*args)
+
+
+def fails_late(jaxprs: Iterable[jaxapi.ClosedJaxpr]) -> bool:
+    """Tell whether a program of some jaxprs may return results and fail after that: where a device that is no CPU calls Python."""
+    return jax.default_backend() != "cpu" and any(map(calls_back, jaxprs))
 
 
 class Runner:
@@ -89,7 +111,7 @@ class Runner:
         """Return what runs the kernel on arrays of NumPy; False where it is not a kernel for that, or worth its compilation by now."""
         if self._host is None:
             function, cost = (None, 0.0) if self.pinned or self.exact else hosted(self.jaxpr)
-            self._left, self._hosting = runs(cost, self.cost.alone), HOSTED + cost * 1e-9
+            self._left, self._hosting = runs(cost, self.cost.alone), (HOSTED if jax.default_backend() == "cpu" else AWAY) + cost * 1e-9
             self._host = function if function is not None and self._left else False
             self.light = bool(self._host) and cost <= LIGHT
         return self._host
@@ -146,7 +168,8 @@ class Runner:
 
             run.__name__ = self.name
             quick = self.cost.small and not self.pinned and not self.exact  # JAX takes options where it does not trace
-            self._executable = jax.jit(run, compiler_options=quick_options(jax.default_backend()) if quick else None)
+            compiled = jax.jit(run, compiler_options=quick_options(jax.default_backend()) if quick else None)
+            self._executable = Waiting(compiled) if fails_late([self.jaxpr]) else compiled
             host = self.hosting()
             if host:
                 self._first, self._calls = at_first(host, self.jaxpr, self._executable), min(self._left, CALLS)

@@ -21,6 +21,7 @@ from tape.configuration import checks_results, configuration
 from tape.graph.trie import CLOCK, State, Step
 from tape.ops.building import JaxprBuilder
 from tape.ops.kernel import Kernel
+from tape.ops.running import Waiting, fails_late
 from tape.programs import background, numbers, variations
 from tape.programs.costs import to_compile, to_interpret
 from tape.programs.deferral import deferring
@@ -225,9 +226,10 @@ class Program(layout.Choice):
             self._compiles = False
         else:
             program = settling(numbers.reading(executable, self._used, leaves))
-            large = any(entry.kernel.bytes > LARGE for entry in needed_entries(state, self.keep)[0])
-            self.executable = _waiting(program) if large else watched(program, part, state, history=self.kept.history)
-            self.kept = self.kept._replace(deferral=None if large else deferring(self, state, part))
+            kernels = {entry.kernel for entry in needed_entries(state, self.keep)[0]}
+            waits = any(kernel.bytes > LARGE for kernel in kernels) or fails_late([kernel.jaxpr for kernel in kernels])
+            self.executable = Waiting(program) if waits else watched(program, part, state, history=self.kept.history)
+            self.kept = self.kept._replace(deferral=None if waits else deferring(self, state, part))
             if not meetings.compiled:
                 STATS.compiled(job.seconds)
             meetings.change(self._price(state))
@@ -289,8 +291,3 @@ def _computation(state: State, keep: tuple[int, ...], whole: bool) -> tuple[list
             numbers[slot] = len(numbers)
     steps = tuple([(entry.kernel, *[numbers[s] for s in entry.inputs]) for entry in entries])
     return used, _Computation(id(configuration()), whole, len(used), steps, tuple([numbers[s] for s in keep]))
-
-
-def _waiting(program: Callable[..., Sequence[Any]]) -> Callable[..., Sequence[Any]]:
-    """Return a program that waits for its results: XLA may say only then that memory ran out, and what failed is to stay pending."""
-    return lambda *given: jax.block_until_ready(program(*given))

@@ -19,6 +19,7 @@ from tape.configuration import checks_results
 from tape.graph.kinds import Place
 from tape.graph.trie import State, Step
 from tape.graph.wengert import last_uses, needed
+from tape.ops.hosting import REFUSALS
 from tape.programs import background
 from tape.programs.devices import settled, settling, there_are_several
 from tape.programs.failures import StoppedError
@@ -115,7 +116,6 @@ def _on_cpu(sharding: jax.sharding.Sharding) -> bool:
 
 
 SMALL = 1 << 16  # bytes: to put a smaller array on the device costs more than to copy it twice
-_REFUSALS = (LookupError, TypeError, ValueError, AttributeError)
 
 
 def _on_host(
@@ -146,7 +146,7 @@ def _on_host(
         operands = list(map(fetched, inputs))
         try:
             return host, host(*operands)
-        except _REFUSALS:
+        except REFUSALS:
             return None, None
 
     def to_give(slots: Iterable[int]) -> list[Any]:
@@ -173,7 +173,7 @@ def _on_host(
                 if host:
                     try:
                         results = host(*map(read, inputs))
-                    except _REFUSALS:
+                    except REFUSALS:
                         host, results = again(host, inputs)
                 if host:
                     values.update(zip(slots, (results,) if len(slots) == 1 else results, strict=True))

@@ -10,7 +10,7 @@ import tape
 import tape.numpy as tnp
 from tape.ops import hosting, running
 from tape.ops.kernel import Op
-from tape.programs import handing
+from tape.programs import execution, handing
 
 JOINED = {
     "stack": lambda np_, rows: np_.stack(rows),
@@ -153,17 +153,20 @@ def test_what_numpy_does_not_compute_as_xla_does_is_compiled():
     assert not on_host(lambda x: jax.lax.fori_loop(0, 3, lambda _, y: y * 2, x), x)
 
 
-def test_what_numpy_refuses_after_all_is_left_to_xla(monkeypatch):
+@pytest.mark.parametrize("home", [True, False])
+def test_what_numpy_refuses_after_all_is_left_to_xla(monkeypatch, home):
     refused = []
+    if not home:  # as where JAX's arrays are on an accelerator
+        monkeypatch.setattr(execution, "at_home", lambda leaves: False)
 
     def hosted(closed):
         return (lambda *_: refused.append(1) or [].pop()), 1.0
 
     monkeypatch.setattr(running, "hosted", hosted)
-    x = tape.Variable(np.arange(23, dtype=np.float32))
+    x = tape.Variable(np.arange(23 + home, dtype=np.float32))
     for _ in range(2):
         y = tnp.expm1(tnp.sin(tnp.cosh(x - x))) * 2.0  # a structure that no other test has met
-        np.testing.assert_allclose(y.value, np.full(23, np.expm1(np.sin(1.0)) * 2.0), rtol=1e-5)
+        np.testing.assert_allclose(y.value, np.full(23 + home, np.expm1(np.sin(1.0)) * 2.0), rtol=1e-5)
     assert refused
 
 

@@ -165,6 +165,66 @@ def test_eager_mode_names_the_line_too():
     np.testing.assert_array_equal(switch.run(x).value, A + 1)
 
 
+# -- devices that fail late --------------------------------------------------------------------------------------------------
+
+
+class Late(Switch):
+    """Its failure is known when somebody waits for the results, as where an accelerator calls Python."""
+
+    def _host(self, x):
+        self.calls += 1
+        self.failed = self.error
+        return np.asarray(x) + 1
+
+    def wait(self, results):
+        error = self.failed
+        if error is not None:
+            self.failed = None
+            raise error
+        return results
+
+
+@pytest.fixture
+def late(monkeypatch):
+    switch = Late()
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(jax, "block_until_ready", switch.wait)
+    return switch
+
+
+def test_a_program_that_calls_python_from_a_device_is_waited_for(known, late):
+    for _ in range(known):
+        scene(late)[1][3].value
+    late.error = ValueError("boom")
+    where, (before, bad, after, _) = scene(late)
+    for v in (bad, after):
+        with pytest.raises(ExecutionError, match=re.escape(where)) as caught:
+            v.value
+        assert "boom" in str(caught.value)
+    np.testing.assert_allclose(before.value, np.sin(A), rtol=1e-6)
+
+
+def test_so_is_an_entry_in_eager_mode(late):
+    late.error = ValueError("boom")
+    with tape.eager(), pytest.raises(ExecutionError, match=re.escape(here(1))):
+        late.run(tape.constant(A))
+
+
+def test_a_jitted_step_that_fails_late_assigns_nothing(late):
+    w = tape.Variable(A)
+
+    @tape.jit
+    def step():
+        w.value = late.run(w).value
+
+    for error in (None, None, jax.errors.JaxRuntimeError("boom")):
+        late.error = error
+        old = w.value
+        with contextlib.nullcontext() if error is None else pytest.raises(ExecutionError, match="nothing was assigned"):
+            step()
+        np.testing.assert_array_equal(w.value, old + (error is None))
+
+
 # -- side effects ------------------------------------------------------------------------------------------------------------
 
 
