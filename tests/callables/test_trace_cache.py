@@ -482,6 +482,13 @@ def _same(world, _):
     world.shared[1] = world.shared[0]
 
 
+def _code(world, n):
+    """Give a function other code, in place; a closure's has to read what it holds."""
+    here = [lambda a: a, lambda a: a * 7, lambda a: a - 1]
+    holding = [lambda a: a * n, lambda a: a * (7 + n), lambda a: a - n]
+    world.other.__code__ = (holding if world.other.__closure__ else here)[n].__code__
+
+
 CHANGES = {
     "array": lambda world, n: setattr(world, "array", X + n),
     "attribute": lambda world, n: setattr(world.options, "rate", 0.5 + n),
@@ -494,7 +501,7 @@ CHANGES = {
     "dtype": lambda world, n: setattr(world, "x", X.astype([jnp.float32, jnp.float16, jnp.int32][n])),
     "function": lambda world, n: setattr(world, "other", [lambda a: a, lambda a: -a, lambda a: a + n][n]),
     "function's attribute": lambda world, n: (setattr(world, "other", sized), setattr(sized, "size", n)),
-    "function's code": lambda world, n: setattr(world.other, "__code__", [lambda a: a, lambda a: a * 7, lambda a: a - 1][n].__code__),
+    "function's code": _code,
     "global": _global_scale,
     "global function": _global_helper,
     "gradient": lambda world, n: setattr(world.w, "grad", [None, tape.constant(W), tape.constant(X)][n]),
