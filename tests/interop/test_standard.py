@@ -160,18 +160,22 @@ def test_what_wants_plain_values_takes_numpy_and_is_refused_a_gradient(uses):
     for use in uses(tape.Variable(X)):
         with pytest.raises(LostGradientError, match=r"would lose its gradient; use \.numpy\(\), \.value or \.detach\(\)"):
             use()
-    for v in (tape.Variable(X).numpy(), tape.Variable(X).detach(), tape.constant(X)):
+    host = jax.device_put(X, jax.devices("cpu")[0])  # where NumPy's from_dlpack takes arrays
+    for v in (tape.Variable(X).numpy(), tape.Variable(host).detach(), tape.constant(host)):
         if uses is not _arrays or not isinstance(v, np.ndarray):
             for use in uses(v):
                 use()
 
 
 def test_dlpack_goes_both_ways():
-    c = tape.constant(X)
-    assert c.__dlpack_device__()[1] == 0
-    np.testing.assert_array_equal(np.from_dlpack(c), X)
+    host = tape.constant(jax.device_put(X, jax.devices("cpu")[0]))
+    assert host.__dlpack_device__() == (1, 0)
+    np.testing.assert_array_equal(np.from_dlpack(host), X)
     torch = pytest.importorskip("torch")
-    np.testing.assert_array_equal(torch.from_dlpack(c).numpy(), X)
+    c = tape.constant(X)
+    assert c.__dlpack_device__() == c.value.__dlpack_device__()
+    np.testing.assert_array_equal(torch.from_dlpack(c).cpu().numpy(), X)
+    np.testing.assert_array_equal(torch.from_dlpack(host).numpy(), X)
     np.testing.assert_array_equal(tape.constant(jnp.from_dlpack(torch.tensor(X))).numpy(), X)
     with pytest.raises(TapeError, match="would lose its gradient"):
         torch.from_dlpack(tape.Variable(X))
