@@ -31,20 +31,23 @@ class Graph:
     Attributes:
         inputs: for each array argument of the op its tensor, None where no gradient goes.
         outputs: the tensors that the op returns.
+        device: where the arrays of the outputs are to be, as :func:`interop.torch.tensors.home` says it.
         around: what is to hold while torch goes through it: a context manager.
 
     """
 
-    __slots__ = ("around", "inputs", "outputs")
+    __slots__ = ("around", "device", "inputs", "outputs")
 
     def __init__(
         self,
         inputs: Sequence[torch.Tensor | None],
         outputs: Sequence[torch.Tensor],
+        device: torch.device,
         around: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:
         self.inputs = inputs
         self.outputs = outputs
+        self.device = device
         self.around = around
 
     def pulled(self, wanted: Sequence[int], present: Sequence[int], seeds: Sequence[torch.Tensor], *, create: bool) -> list[Any]:
@@ -68,7 +71,7 @@ class _Call(tape.Function):
     def forward(ctx: Any, run: Callable[[list[Any], tuple[bool, ...]], Graph], what: str, *inputs: Any) -> Any:
         graph = run([look(v) for v in inputs], ctx.needs_input_grad)
         copy = not isinstance(run, _Derivative)
-        results = [to_variable(t, f"{what}: result {i}", copy=copy) for i, t in enumerate(graph.outputs)]
+        results = [to_variable(t, f"{what}: result {i}", graph.device, copy=copy) for i, t in enumerate(graph.outputs)]
         ctx.mark_non_differentiable(*[v for v, t in zip(results, graph.outputs, strict=True) if not t.requires_grad])
         if True in ctx.needs_input_grad:
             ctx.graph, ctx.what = graph, what
@@ -101,9 +104,10 @@ class _Call(tape.Function):
                 for i, flows in zip(wanted, run.flows, strict=True):
                     gradients[i] = next(results) if flows else None
             return gradients
-        seeds = [shared(look(ct)) for ct in given]
+        seeds = [shared(look(ct), graph.outputs[i].device) for i, ct in zip(present, given, strict=True)]
         for i, g in zip(wanted, graph.pulled(wanted, present, seeds, create=False), strict=True):
-            gradients[i] = None if g is None else to_variable(g, f"{ctx.what}: gradient {i}", copy=False)
+            if g is not None:
+                gradients[i] = to_variable(g, f"{ctx.what}: gradient {i}", graph.device, copy=False)
         return gradients
 
 
@@ -118,14 +122,15 @@ class _Derivative:
 
     def __call__(self, values: list[Any], needs: tuple[bool, ...]) -> Graph:
         count = len(self.wanted)
-        seeds = [shared(x).requires_grad_(need) for x, need in zip(values[count:], needs[count:], strict=True)]
+        devices = [self.graph.outputs[i].device for i in self.present]
+        seeds = [shared(x, d).requires_grad_(need) for x, d, need in zip(values[count:], devices, needs[count:], strict=True)]
         gradients = self.graph.pulled(self.wanted, self.present, seeds, create=True)
         self.flows = [g is not None for g in gradients]
         if True not in self.flows:
             raise NothingError
         inputs = [self.graph.inputs[i] for i in self.wanted]
         kept = [t if need else None for t, need in zip([*inputs, *seeds], needs, strict=True)]
-        return Graph(kept, [g for g in gradients if g is not None], self.graph.around)
+        return Graph(kept, [g for g in gradients if g is not None], self.graph.device, self.graph.around)
 
 
 @functools.lru_cache(maxsize=1024)

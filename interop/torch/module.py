@@ -39,6 +39,9 @@ def from_torch(module_or_function: Any) -> Any:
         mappings, dataclasses and attributes of objects, are tensors for torch, anything else is handed on as it is.  Tensors in the result,
         in such structures (``ModelOutput`` and caches of Hugging Face, too), are Variables; the rest is as torch returned it.
 
+        A module computes on the device that it is on, a function where JAX does; arrays, and tensors among the arguments, go there, and
+        results and gradients back to where JAX computes.
+
         Torch runs once, when the call is recorded.  Sweeps ask torch's own graph for the gradients, at any order (``create_graph``), also
         where ``retain_graph`` lets several go through it; the graph goes when the tape does.  What torch cuts off (``detach``,
         ``no_grad``, integers) is constant.  Hooks for saved values do not see what torch saves.

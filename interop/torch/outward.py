@@ -15,7 +15,7 @@ import torch
 
 import tape
 from interop.torch.structures import check_held, mapped
-from interop.torch.tensors import conjugated, own, to_variable
+from interop.torch.tensors import conjugated, home, own, to_variable
 from tape import extend, jaxapi
 from tape.errors import LostGradientError, check_callable
 from tape.functions.reads import Reads
@@ -38,13 +38,14 @@ def to_torch(tape_fun: Callable[..., Any]) -> Callable[..., Any]:
     Returns:
         A function of tensors in the places of Variables.  Derivatives of any order flow (``create_graph=True``) to the tensors that require
         grad; under ``torch.no_grad`` nothing is recorded.  Results that do not depend on those, integers among them, do not require grad.
-        Tensors are copied on the way, so that operations in place on either side change nothing on the other.  Dtypes and devices are
-        kept, as the module says: a tensor of float64 is refused while JAX's x64 mode is off, and not rounded.
+        Tensors are copied on the way, so that operations in place on either side change nothing on the other.  Dtypes are kept, as the
+        module says: a tensor of float64 is refused while JAX's x64 mode is off, and not rounded.  JAX computes on its default device;
+        results are on the device of the first tensor, gradients on those of their tensors.
 
         ``torch.func`` and forward mode of torch (``torch.vmap``, ``torch.func.grad``, ``jvp``) are refused by torch.
 
     Raises:
-        TapeTypeError: ``tape_fun`` cannot be called; in a call: a tensor's dtype, layout or device is none of JAX's.
+        TapeTypeError: ``tape_fun`` cannot be called; in a call: a tensor's dtype or layout is none of JAX's.
         TapeOverflowError: an integer needs 64 bits, and x64 mode is off.
         LostGradientError: in a call: the result depends on a Variable that requires grad and is not an argument; or it is an object of
             another class that holds one that depends on the arguments.
@@ -93,6 +94,7 @@ class _Run:
         self.result: Any = None  # the function's, with what it returned in the places of tensors
         self.inputs: Sequence[Any] = ()
         self.outputs: Sequence[Any] = ()
+        self.devices: Sequence[torch.device] = ()  # of the inputs
 
     def tensors(self, tensors: Sequence[torch.Tensor], needs: Sequence[bool]) -> list[torch.Tensor]:
         """Run; return the results as tensors."""
@@ -125,8 +127,9 @@ class _Run:
                 raise LostGradientError(msg) from e
         del self._arguments
         self.result = mapped(lambda x: record.constant(False) if _is_array(x) else x, self.result)
-        self.inputs, self.outputs = inputs, outputs
-        return [own(look(v)) for v in outputs]
+        self.inputs, self.outputs, self.devices = inputs, outputs, [t.device for t in tensors]
+        device = next(iter(self.devices), torch.empty(0).device)
+        return [own(look(v), device) for v in outputs]
 
 
 class _Derivative:
@@ -140,6 +143,7 @@ class _Derivative:
         self.flows: list[bool] = []
         self.inputs: Sequence[Any] = ()
         self.outputs: Sequence[Any] = ()
+        self.devices: Sequence[torch.device] = ()
 
     def tensors(self, tensors: Sequence[torch.Tensor], needs: Sequence[bool]) -> list[torch.Tensor]:
         """Sweep; return the gradients that there are."""
@@ -149,7 +153,9 @@ class _Derivative:
         self.flows = [g is not None for g in gradients]
         self.inputs = [*[self._run.inputs[i] for i in self._wanted], *seeds]
         self.outputs = [g for g in gradients if g is not None]
-        return [own(look(g)) for g in self.outputs]
+        devices = [self._run.devices[i] for i in self._wanted]
+        self.devices = [*devices, *[t.device for t in tensors[count:]]]
+        return [own(look(g), d) for g, d in zip(gradients, devices, strict=True) if g is not None]
 
 
 def _swept(run: Any, wanted: Sequence[int], present: Sequence[int], seeds: Sequence[Any], *, create: bool) -> Sequence[Any]:
@@ -166,7 +172,7 @@ def _swept(run: Any, wanted: Sequence[int], present: Sequence[int], seeds: Seque
 
 
 def _variable(tensor: torch.Tensor, what: str, requires_grad: bool) -> Any:
-    constant = to_variable(tensor, what)
+    constant = to_variable(tensor, what, home())
     return record.leaf(look(constant), requires_grad=True) if requires_grad and differentiable(constant) else constant
 
 

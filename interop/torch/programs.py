@@ -21,7 +21,7 @@ import tape
 from interop.torch.graphs import NothingError, check_sources, op_named
 from interop.torch.store import Store
 from interop.torch.structures import Holders, check_tensors, mapped, parted, tensor_holders
-from interop.torch.tensors import aval_of, check_dtype, conjugated
+from interop.torch.tensors import CPU, aval_of, by_numpy, check_dtype, conjugated, home, to_numpy
 from tape import extend, jaxapi
 from tape.errors import LeakedTracerError, TapeTypeError
 from tape.graph.kinds import differentiable
@@ -36,6 +36,7 @@ class _Program:
         avals: shapes and dtypes of its results.
         smooth: which of them depend on inputs by a derivative.
         wide: whether int32 of JAX is int64 of torch.
+        devices: where torch has the inputs.
 
     """
 
@@ -43,6 +44,12 @@ class _Program:
     avals: Sequence[Any]
     smooth: Sequence[bool]
     wide: bool
+    devices: Sequence[torch.device]
+
+    def tensors(self, values: Sequence[np.ndarray[Any, Any]]) -> list[torch.Tensor]:
+        """Return the inputs as tensors; without JAX, which waits for the program that calls."""
+        tensors = [by_numpy(x).to(device) for x, device in zip(values, self.devices, strict=True)]
+        return [t.long() if self.wide and t.dtype is torch.int32 else t for t in tensors]
 
     def run(self, tensors: Sequence[torch.Tensor], *, create: bool) -> list[torch.Tensor]:
         """Compute the results; with ``create``, of tensors that require grad, so that they can be differentiated."""
@@ -52,8 +59,8 @@ class _Program:
         """Compute the results as the callback of a program, of arrays of these dtypes as :func:`_sent` sends them."""
         with torch.inference_mode(mode=False), torch.no_grad():
             arrived = [_arrived(np.asarray(x), dtype) for x, dtype in zip(values, dtypes, strict=True)]
-            results = self.run([_tensor(x, wide=self.wide) for x in arrived], create=False)
-            arrays = [_array(t) for t in results]
+            results = self.run(self.tensors(arrived), create=False)
+            arrays = [to_numpy(t.detach().cpu().resolve_conj().resolve_neg().contiguous()) for t in results]
         for i, (x, aval) in enumerate(zip(arrays, self.avals, strict=True)):
             narrowed = x.astype(aval.dtype) if self.wide and x.dtype in (np.int64, np.uint64) else x
             if x.shape != aval.shape or narrowed.dtype != aval.dtype or not np.array_equal(narrowed, x, equal_nan=x.dtype.kind in "fc"):
@@ -71,6 +78,10 @@ class _Forward(_Program):
 
     def __init__(self, name: str, fun: Callable[..., Any], store: Store, indices: Sequence[int], arguments: Any) -> None:
         self.name = name
+        self._device = store.device(indices) or home()
+        self._generators = [self._device.index] if self._device.type == "cuda" else []
+        given = [store.tensors[i].device for i in indices] + [t.device for t in store._buffer_tensors]
+        self.devices = [*given, CPU, *[self._device] * len(arguments.variables)]
         self.wide = not jaxapi.X64.value
         self._fun = fun
         self._store = store
@@ -85,7 +96,7 @@ class _Forward(_Program):
     def learn(self, variables: Sequence[Any]) -> None:
         """Run once on zeros, for the results' structure, shapes and dtypes."""
         avals = [v._place.kind.aval for v in variables]
-        tensors = [_tensor(np.zeros(a.shape, a.dtype), wide=self.wide) for a in avals]
+        tensors = self.tensors([np.zeros(a.shape, a.dtype) for a in avals])
         given = [
             torch.nn.Parameter(t) if v._place.kind.requires_grad or (differentiable(a) and i >= self._first) else t
             for i, (t, a, v) in enumerate(zip(tensors, avals, variables, strict=True))
@@ -133,22 +144,28 @@ class _Forward(_Program):
         count = len(self._indices)
         learning = self.result is None
         with (
-            torch.random.fork_rng(enabled=self.random),
+            torch.random.fork_rng(self._generators, enabled=self.random),
             store.lent(self._indices, tensors[:count], tensors[count : first - 1], self._modes),
         ):
             if self.random:
-                torch.manual_seed(int(tensors[first - 1]))
-                before = torch.get_rng_state()
-            args, kwargs = self._arguments([t.clone() for t in tensors[first:]])
+                torch.default_generator.manual_seed(int(tensors[first - 1]))
+                for i in self._generators:
+                    torch.cuda.default_generators[i].manual_seed(int(tensors[first - 1]))
+                before = self._states()
+            args, kwargs = self._arguments([t.clone() for t in tensors[first:]], self._device)
             with torch.set_grad_enabled(create):
                 result = self._fun(*args, **kwargs)
             outputs, self._others = parted(result)
             if learning:
                 self.result = mapped(lambda x: _RESULT if isinstance(x, torch.Tensor) else x, (result,), tensor_holders())
                 self.written = store.written(tensors[count : first - 1])
-                self.random = not torch.equal(before, torch.get_rng_state())
+                self.random = not all(map(torch.equal, before, self._states()))
             outputs += [store.buffer(i).detach() for i in self.written]
         return [*outputs, *([(tensors[first - 1] + 1) & 0x7FFFFFFF] if self.random else [])]
+
+    def _states(self) -> list[torch.Tensor]:
+        """Return the states of the generators of random numbers."""
+        return [torch.get_rng_state(), *map(torch.cuda.get_rng_state, self._generators)]
 
 
 class _Pulled(_Program):
@@ -157,6 +174,7 @@ class _Pulled(_Program):
     def __init__(self, base: _Program, wanted: Sequence[int], present: Sequence[int], avals: Sequence[Any]) -> None:
         self.name = f"{base.name}.backward"
         self.wide = base.wide
+        self.devices = [*base.devices, *[CPU] * len(present)]
         self.avals = avals
         self.smooth = [True] * len(avals)
         self._base = base
@@ -171,7 +189,9 @@ class _Pulled(_Program):
                 if not inputs[i].requires_grad:
                     inputs[i] = torch.nn.Parameter(inputs[i])
             outputs = self._base.run(inputs, create=True)
-            moving = [(outputs[i], seed) for i, seed in zip(self._present, seeds, strict=True) if outputs[i].requires_grad]
+            moving = [
+                (outputs[i], seed.to(outputs[i].device)) for i, seed in zip(self._present, seeds, strict=True) if outputs[i].requires_grad
+            ]
             wanted = [inputs[i] for i in self._wanted]
             if not moving:
                 return [torch.zeros_like(t) for t in wanted]
@@ -275,24 +295,3 @@ def _arrived(value: np.ndarray[Any, Any], dtype: Any) -> np.ndarray[Any, Any]:
     shape = value.shape[: -2 if dtype == np.complex128 else -1]
     array: np.ndarray[Any, Any] = np.ascontiguousarray(value).reshape(*shape, np.dtype(dtype).itemsize // 4).view(dtype).reshape(shape)
     return array
-
-
-_BITS = {1: (np.uint8, torch.uint8), 2: (np.uint16, torch.uint16)}
-
-
-def _tensor(value: np.ndarray[Any, Any], *, wide: bool) -> torch.Tensor:
-    """Return a tensor of its own memory; without JAX, which waits for the program that calls."""
-    if value.dtype.kind not in "biufc":  # bfloat16 and its like
-        bits, _ = _BITS[value.dtype.itemsize]
-        return torch.from_numpy(np.array(value).view(bits)).view(getattr(torch, value.dtype.name))
-    tensor = torch.from_numpy(np.array(value, order="C"))
-    return tensor.long() if wide and tensor.dtype is torch.int32 else tensor
-
-
-def _array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    dtype = aval_of(plain).dtype
-    if dtype.kind not in "biufc":
-        plain = plain.view(_BITS[dtype.itemsize][1])
-    array: np.ndarray[Any, Any] = plain.numpy()
-    return array if dtype.kind in "biufc" else array.view(jnp.dtype(dtype))

@@ -14,7 +14,7 @@ from interop.torch.graphs import Graph, NothingError, check_sources, op_named
 from interop.torch.programs import record_traced
 from interop.torch.store import Store
 from interop.torch.structures import Holders, check_tensors, find, is_plain, mapped, parted, tensor_holders
-from interop.torch.tensors import own, shared
+from interop.torch.tensors import home, own, shared
 from tape import extend
 from tape.errors import LostGradientError
 from tape.graph import boundary
@@ -60,15 +60,20 @@ class Arguments:
 
         self._args, self._kwargs = mapped(take, (args, kwargs), Holders(extend.is_variable))
 
-    def filled(self, tensors: Sequence[torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments with tensors in the places of arrays."""
+    def filled(self, tensors: Sequence[torch.Tensor], device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments with tensors in the places of arrays; those that are tensors already go to the device."""
         if not tensors:
             return self._args, self._kwargs
 
         def put(x: Any) -> Any:
-            return tensors[x.number] if isinstance(x, _Place) else x
+            if isinstance(x, _Place):
+                return tensors[x.number]
+            return x.to(device) if isinstance(x, torch.Tensor) else x
 
-        args, kwargs = mapped(put, (self._args, self._kwargs), Holders(lambda x: isinstance(x, _Place)))
+        def is_put(x: Any) -> bool:
+            return isinstance(x, _Place) or (isinstance(x, torch.Tensor) and x.device != device)
+
+        args, kwargs = mapped(put, (self._args, self._kwargs), Holders(is_put))
         return args, kwargs
 
 
@@ -88,6 +93,7 @@ class Routine:
         self.fun = fun
         self.store = store
         self.indices = indices
+        self.device = store.device(indices)  # where torch computes; None: where JAX does
         self._op = op_named(name)
         self._checked: set[Any] = set()  # ways of calling whose sources were seen to be inputs
 
@@ -134,16 +140,18 @@ class _Run:
         count = len(routine.indices)
         self.tensors = tensors = store.present()
         self.versions = [t._version for t in tensors]
+        place = home([*values[count:], *values[:count]])
+        device = routine.device or place
         leaves: list[torch.Tensor | None] = [tensors[i] if need else None for i, need in zip(routine.indices, needs, strict=False)]
         given = []
         for value, need in zip(values[count:], needs[count:], strict=True):
-            leaf = shared(value).requires_grad_() if need else None
+            leaf = shared(value, device).requires_grad_() if need else None
             leaves.append(leaf)
-            given.append(own(value) if leaf is None else leaf)
+            given.append(own(value, device) if leaf is None else leaf)
         recorded = any(needs)
         with store.installed(tensors), torch.inference_mode(mode=False), torch.set_grad_enabled(recorded):
             given = [t.clone() if t.requires_grad else t for t in given]  # which torch code may write to
-            args, kwargs = self.arguments.filled(given)
+            args, kwargs = self.arguments.filled(given, device)
             self.result = routine.fun(*args, **kwargs)
             outputs, others = parted(self.result)
         if recorded:
@@ -152,4 +160,4 @@ class _Run:
             raise NothingError
         if recorded:
             routine.check(outputs, leaves, needs)
-        return Graph(leaves, outputs, functools.partial(store.installed, tensors))
+        return Graph(leaves, outputs, place, functools.partial(store.installed, tensors))

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 import tape
-from interop.torch.tensors import check_dtype, own, to_array, to_variable
+from interop.torch.tensors import CPU, check_dtype, own, to_array, to_variable
 from tape import extend
 from tape.errors import TapeTypeError
 from tape.programs.program import look
@@ -77,21 +77,30 @@ class Store:
             self._buffer_tensors.append(b)
             self._buffer_versions.append(b._version)
 
+    def device(self, indices: Sequence[int]) -> torch.device | None:
+        """Return where torch computes with these parameters; None where there is nothing that says so."""
+        tensors = [self.tensors[i] for i in indices] or self._buffer_tensors or self.tensors
+        return tensors[0].device if tensors else None
+
     # -- from Variables to tensors --------------------------------------------------------------------------------------
 
     def present(self) -> list[torch.Tensor]:
         """Return the parameters as tensors of the present values."""
-        values = [(i, look(v), v._place.kind.requires_grad) for i, v in enumerate(self.parameters)]
+        values = [(i, t, look(v), v._place.kind.requires_grad) for i, (t, v) in enumerate(zip(self.tensors, self.parameters, strict=True))]
         changed = [
             (
                 i,
                 value,
-                torch.nn.Parameter(self.tensors[i].detach() if value is self._values[i] else own(value), requires_grad=requires_grad),
+                torch.nn.Parameter(t.detach() if value is self._values[i] else own(value, t.device), requires_grad=requires_grad),
             )
-            for i, value, requires_grad in values
-            if value is not self._values[i] or self.tensors[i].requires_grad != requires_grad
+            for i, t, value, requires_grad in values
+            if value is not self._values[i] or t.requires_grad != requires_grad
         ]  # before the lock, for which what is still being computed may wait
-        buffers = [(i, value, own(value)) for i, v in enumerate(self.buffers) if (value := look(v)) is not self._buffer_values[i]]
+        buffers = [
+            (i, value, own(value, self._buffer_tensors[i].device))
+            for i, v in enumerate(self.buffers)
+            if (value := look(v)) is not self._buffer_values[i]
+        ]
         if changed or buffers:
             with self.lock:
                 tensors = list(self.tensors)
@@ -194,7 +203,7 @@ class Store:
 
     def _differs(self, i: int, tensor: torch.Tensor) -> bool:
         """Tell whether a buffer was changed by code that does not say so, as the statistics of batch normalization are."""
-        return tensor.is_floating_point() and not np.array_equal(to_array(tensor, "", copy=False), self._buffer_values[i])
+        return tensor.is_floating_point() and not np.array_equal(to_array(tensor, "", CPU, copy=False), self._buffer_values[i])
 
 
 class _Installed(contextlib.AbstractContextManager[None]):

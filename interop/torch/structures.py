@@ -30,6 +30,8 @@ def mapped(fun: Callable[[Any], Any], tree: Any, holders: Holders | None = None)
         items = [mapped(fun, x, holders) for x in tree]
         if all(new is old for new, old in zip(items, tree, strict=True)):
             return tree
+        if kind is torch.nn.utils.rnn.PackedSequence and isinstance(items[1], torch.Tensor):
+            items[1] = items[1].cpu()  # sizes, which torch has on the host
         return type(tree)._make(items) if hasattr(tree, "_make") else type(tree)(items)  # not PackedSequence's own checks
     if isinstance(tree, Mapping):
         items_by_key = {key: mapped(fun, x, holders) for key, x in tree.items()}
