@@ -1,6 +1,7 @@
 """What :mod:`test_sharding` checks, in a process of its own with eight CPU devices: each check runs, and says what it found."""
 
 import copy
+import importlib.util
 import json
 import sys
 import traceback
@@ -288,6 +289,15 @@ def arrays_of_numpy_beside_what_is_spread():
     wanted = jax.grad(lambda w: sum(jnp.sum(jnp.tanh(r @ w)) for r in rows))(jnp.asarray(W))
     trained(w, lambda w: sum(tnp.sum(tnp.tanh(r @ w)) for r in rows), wanted)
     trained(w, tape.jit(lambda w: sum(tnp.sum(tnp.tanh(r @ w)) for r in rows)), wanted)
+
+
+def functions_of_torch():
+    if importlib.util.find_spec("torch") is None:
+        return
+    import torch
+
+    x = RNG.normal(size=(1024, 16))  # of a size that is not copied where it lies on one device
+    trained(tape.Variable(put(x, "data")), lambda w: interop.torch.from_torch(torch.sin)(w).sum(), np.cos(x))
 
 
 if __name__ == "__main__":
