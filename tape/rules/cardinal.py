@@ -90,9 +90,9 @@ def sinc(x: Any) -> Any:
         sine, cosine = _circular(x)
         return (cosine - sine / (pi * x)) / x
 
-    x = bounded(x)
-    near = lax.abs(x) < 0.5
-    return parted(x, near, lambda x: (pi * pi * x) * polynomial(lax.square(pi * x), _SINC), lambda x: _of_few(x, few, far))
+    near = lambda x: (pi * pi * x) * polynomial(lax.square(pi * x), _SINC)  # noqa: E731
+    slope = parted(bounded(x), lax.abs(x) < 0.5, near, lambda x: _of_few(x, few, far))
+    return jnp.where(jnp.isinf(jnp.real(x)), 0, slope)
 
 
 def _sinc_curvature(x: Any) -> Any:

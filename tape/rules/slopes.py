@@ -112,9 +112,8 @@ cbrt.defjvps(None, lambda t, slope, out, x: t * ((-2 / 3 * slope) / x))
 
 def atan(x: Any) -> Any:
     """``1 / (1 + x^2)``, whose derivative has ``x^4`` in it."""
-    x = bounded(x)
-    r = scale(x, lax.full_like(x, 1))
-    return lax.square(r) / squares(r, x * r)
+    u, one, r = _scaled(x, lax.full_like(x, 1))
+    return lax.square(r) / squares(one, u)
 
 
 def angle(x: Any, y: Any) -> Any:
@@ -145,9 +144,10 @@ def direction(x: Any, y: Any) -> Any:
 
 
 def _scaled(x: Any, y: Any) -> tuple[Any, Any, Any]:
-    x, y = bounded(x), bounded(y)
-    r = scale(x, y)
-    return x * r, y * r, r
+    """Numbers times a power of two, and that; of infinities signs, and 0: one over the largest number is denormal, which GPUs keep."""
+    far, beyond = jnp.isinf(x), jnp.isinf(y)
+    r = jnp.where(far | beyond, 0, scale(x, y))
+    return jnp.where(far, lax.sign(x), x * r), jnp.where(beyond, lax.sign(y), y * r), r
 
 
 @direction.defjvp
@@ -159,9 +159,8 @@ def _(primals: Any, tangents: Any) -> Any:
 
 def asinh(x: Any) -> Any:
     """``(1 + x^2)^(-1/2)``."""
-    x = bounded(x)
-    r = scale(x, lax.full_like(x, 1))
-    return lax.rsqrt(squares(r, x * r)) * r
+    u, one, r = _scaled(x, lax.full_like(x, 1))
+    return lax.rsqrt(squares(one, u)) * r
 
 
 @jax.custom_jvp
@@ -178,9 +177,8 @@ def _(primals: Any, tangents: Any) -> Any:
 
 def acosh(x: Any) -> Any:
     """``(x^2 - 1)^(-1/2)``."""
-    x = bounded(x)
-    r = scale(x, lax.full_like(x, 1))
-    return lax.rsqrt(squares(x * r, r, -1.0)) * r
+    u, one, r = _scaled(x, lax.full_like(x, 1))
+    return lax.rsqrt(squares(u, one, -1.0)) * r
 
 
 def bounded(x: Any, bound: float | None = None) -> Any:
@@ -317,5 +315,5 @@ def spence(x: Any) -> Any:
             total = total * (1 - x) + 1 / k
         return -total
 
-    x = bounded(x)
-    return parted(x, lax.abs(x - 1) < 0.4, near, lambda x: lax.log(x) / (1 - x), zero=1.0, one=3.0)
+    slope = parted(bounded(x), lax.abs(x - 1) < 0.4, near, lambda x: lax.log(x) / (1 - x), zero=1.0, one=3.0)
+    return jnp.where(x == jnp.inf, 0, slope)
