@@ -128,29 +128,35 @@ def _counter(size: int) -> Any:
     return jnp.int32 if size < 2**31 else jnp.int64
 
 
-def _update(how: str, *index: Any, **options: Any) -> Callable[..., Any]:
+def _update(how: str, *index: Any, equal: tuple[Any, ...] = (), **options: Any) -> Callable[..., Any]:
     """``x.at[index].<how>(update)``; lists are index arrays, made only when the example runs."""
 
     def fun(x: Any, update: Any) -> Any:
-        return getattr(x.at[tuple(jnp.array(i) if isinstance(i, list) else i for i in index)], how)(update, **options)
+        places, same = (tuple(jnp.array(i) if isinstance(i, list) else i for i in part) for part in (index, equal))
+        return getattr(x.at[places], how)(update[same] if equal and how == "set" else update, **options)
 
     return fun
 
 
 def _updates(how: str) -> tuple[Example, ...]:
-    """List uses of ``x.at[...].<how>``: unique and repeated places, each mode, batching dimensions."""
+    """List uses of ``x.at[...].<how>``: unique and repeated places, each mode, batching dimensions.
+
+    What sets one place repeatedly is equal: GPUs have any of several updates stay, and of two such scatters in a program each another one.
+    """
 
     def batched(x: Any, update: Any) -> Any:
-        return jax.vmap(_update(how, [2, 0, 2]))(x, update)
+        return jax.vmap(_update(how, [2, 0, 2], equal=([0, 1, 0],)))(x, update)
 
     return (
         Example(_update(how, slice(1, 3), slice(0, 2)), ((4, 3), (2, 2)), "window"),
         Example(_update(how, [2, 0], unique_indices=True), ((4, 3), (2, 3)), "unique"),
-        Example(_update(how, slice(None), [2, 0, 2, 2], slice(None)), ((2, 3, 2), (2, 4, 2)), "repeated"),
-        Example(_update(how, [0, 1, 0], [2, 2, 2]), ((2, 3), (3,)), "pairs"),
-        Example(_update(how, [0, 9, 1, 0, 9], mode="drop"), ((3, 2), (5, 2)), "dropped"),
-        Example(_update(how, [0, 9, 2, 1], mode="clip"), ((3, 2), (4, 2)), "clipped"),
-        Example(_update(how, [0, 2, 0], mode="promise_in_bounds"), ((3, 2), (3, 2)), "promised"),
+        Example(
+            _update(how, slice(None), [2, 0, 2, 2], slice(None), equal=(slice(None), [0, 1, 0, 0])), ((2, 3, 2), (2, 4, 2)), "repeated"
+        ),
+        Example(_update(how, [0, 1, 0], [2, 2, 2], equal=([0, 1, 0],)), ((2, 3), (3,)), "pairs"),
+        Example(_update(how, [0, 9, 1, 0, 9], mode="drop", equal=([0, 1, 2, 0, 4],)), ((3, 2), (5, 2)), "dropped"),
+        Example(_update(how, [0, 9, 2, 1], mode="clip", equal=([0, 1, 1, 3],)), ((3, 2), (4, 2)), "clipped"),
+        Example(_update(how, [0, 2, 0], mode="promise_in_bounds", equal=([0, 1, 0],)), ((3, 2), (3, 2)), "promised"),
         Example(batched, ((2, 3), (2, 3)), "batched"),
     )
 
