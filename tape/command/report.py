@@ -59,6 +59,7 @@ class Checked:
         right: rules that agree with ``jax.grad`` on the device.
         wrong: those that do not, and that float64 says are wrong, with what it says.
         left: rules for which there was no time.
+        absent: those of what JAX does not have on the device.
         seconds: how long it took.
 
     """
@@ -66,6 +67,7 @@ class Checked:
     right: list[str] = dataclasses.field(default_factory=list)
     wrong: list[tuple[str, str]] = dataclasses.field(default_factory=list)
     left: list[str] = dataclasses.field(default_factory=list)
+    absent: list[str] = dataclasses.field(default_factory=list)
     seconds: float = 0.0
 
 
@@ -194,8 +196,8 @@ def check(device: Any, seconds: float) -> Checked:
                 line = verify(record, "float32", device)
                 if line.verdict == "fail":
                     checked.wrong.append((name, "; ".join(line.notes)))
-                elif line.verdict == "pass":
-                    checked.right.append(name)
+                else:
+                    (checked.right if line.verdict == "pass" else checked.absent).append(name)
     checked.seconds = time.perf_counter() - started
     return checked
 
@@ -207,6 +209,8 @@ def told(checked: Checked, device: Any) -> Iterator[str]:
     yield f"{count} rules against jax.grad in float32 on {where}, {checked.seconds:.1f} s: {len(checked.wrong)} wrong"
     for name, what in checked.wrong:
         yield f"{name}: {what}"
+    if checked.absent:
+        yield f"not on {device.platform}, in JAX: {', '.join(checked.absent)}"
     if checked.left:
         yield f"{len(checked.left)} more were left out for time: python -m tape verify checks all, by double precision"
         yield f"left out: {', '.join(checked.left)}"

@@ -1,6 +1,7 @@
 """``python -m tape``: what it checks, what it prints, and the status with which it ends."""
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -10,15 +11,18 @@ import subprocess
 import sys
 import tomllib
 
+import jax
 import numpy as np
 import pytest
 
 import tape
-from tape import layout
+from tape import jaxapi, layout
 from tape.command import demo, main, report
+from tape.command import verify as verification
 from tape.command.targets import Drawing, arguments
 from tape.command.verify import verifiable
 from tape.graph import trie
+from tape.rules import Example
 from tape.terminal import progress as bars
 from tape.terminal.progress import progress, stages, working_on
 from tests.rules.records import DIFFERENTIABLE, planted, scaled
@@ -209,10 +213,10 @@ def few(monkeypatch):
 def test_without_a_command_it_says_what_there_is_and_checks_rules(few, width, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", width)
     assert main(["--seconds", "600"]) == 0
-    said = capsys.readouterr().out
+    said, device = capsys.readouterr().out, f"float32 on {jax.devices()[0].device_kind}"
     assert "4 rules against jax.grad" in said
     assert ": 0 wrong" in said
-    for what in ("Versions", "Devices", "Caches", "Extras", "Self-check", "jaxlib", "compiled programs", "float32 on cpu"):
+    for what in ("Versions", "Devices", "Caches", "Extras", "Self-check", "jaxlib", "compiled programs", device):
         assert what in said
     long = [row for row in said.splitlines() if len(row) > int(width)]
     assert all(str(ROOT) in row or "/" in row for row in long), long  # a path has no place to break
@@ -235,6 +239,21 @@ def test_the_self_check_finds_a_rule_that_raises(few, capsys):
     with planted(record, broken):
         assert main(["--seconds", "600"]) == 1
     assert "raises ZeroDivisionError" in " ".join(capsys.readouterr().out.split())
+
+
+def test_what_jax_does_not_have_on_a_device_is_said_and_not_wrong(few, monkeypatch, capsys):
+    absent = jaxapi.Primitive("absent")
+    absent.def_abstract_eval(lambda x: x)
+    few.append(dataclasses.replace(few[0], primitive=absent, examples=(Example(absent.bind, ((3,),)),)))
+    assert main(["--seconds", "600"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "4 rules against jax.grad" in said
+    assert f"not on {jax.default_backend()}, in JAX: absent right" in said
+    monkeypatch.setattr(verification, "registered", lambda: few)
+    assert main(["verify"]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert rows[-2].split() == ["absent", "elementary", "0", "0.0e+00", "skip"]
+    assert rows[-1].endswith(f": 0 wrong, 1 not in float32 on {jax.default_backend()}")
 
 
 def test_a_self_check_without_time_is_none(few, capsys):
