@@ -22,6 +22,7 @@ from tape.accounts.records import STREAK
 from tape.errors import TapeWarning
 from tape.programs import background, reasons, sites, telling
 from tests import idle
+from tests.platforms import at_home
 
 ROOT = pathlib.Path(__file__).parents[2]
 X = np.linspace(0.1, 1.0, 12, dtype=np.float32)
@@ -247,6 +248,7 @@ def ever_other(step, count=20):
     return " ".join(str(tape.stats()).split())
 
 
+@at_home  # elsewhere one turn is compiled
 def test_loops_of_ever_other_lengths_are_told_though_nothing_is_compiled(stats):
     x = tape.Variable(np.linspace(0.1, 1.0, 7, dtype=np.float32))
 

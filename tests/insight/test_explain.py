@@ -13,6 +13,7 @@ from tape.graph import trie
 from tape.insight import runs
 from tape.ops.kernel import Kernel
 from tests.insight.gallery import ACCIDENTS
+from tests.platforms import at_home
 
 A = np.array([1.0, -2.0, 0.5], np.float32)
 PAGE = (pathlib.Path(__file__).parent.parent.parent / "docs" / "explain.md").read_text()
@@ -247,6 +248,7 @@ def test_the_answer_is_the_same_where_numpy_computes_it_and_where_jax_does(name,
             np.testing.assert_allclose(a, b, rtol=rtol)
 
 
+@at_home
 def test_small_values_of_a_long_tape_are_not_given_to_jax_one_by_one(monkeypatch):
     y, x = long_chain(40)
     tape.explain(y, x)

@@ -16,6 +16,7 @@ import tape.numpy as tnp
 import tape.scipy.linalg
 from tape.programs import buffers, policy
 from tape.rules import gates
+from tests.platforms import AT_HOME
 
 gelu = jax.custom_jvp(lambda x: jax.nn.gelu(x))  # with the derivative that keeps the digits of its tails, which is more work than JAX's
 gelu.defjvps(lambda t, _, x: t * gates.gelu(x))
@@ -83,13 +84,14 @@ COSTLY = re.compile(r"stablehlo\.(?:dot_general|convolution|cholesky|triangular_
 
 
 class Cost:
-    """What the programs of one step cost in total: floating-point operations, and how often each costly operation is in them."""
+    """What the programs of one step cost in total: floating-point operations, as lowered and as compiled, and how often each costly one is there."""
 
     def __init__(self):
-        self.flops = 0.0
+        self.lowered = self.flops = 0.0
         self.counts = collections.Counter()
 
     def add(self, lowered, compiled):
+        self.lowered += lowered.cost_analysis()["flops"]
         self.flops += compiled.cost_analysis()["flops"]
         self.counts.update(COSTLY.findall(lowered.as_text()))
 
@@ -127,6 +129,7 @@ def cost_of(step, monkeypatch):
             assert run
             total = Cost()
             for cost in run:
+                total.lowered += cost.lowered
                 total.flops += cost.flops
                 total.counts += cost.counts
             return total
@@ -157,4 +160,7 @@ def test_programs_do_no_more_work_than_those_of_jax(f, look, monkeypatch):
         np.testing.assert_allclose(variables[name].grad.value, gradient, rtol=1e-3, atol=1e-5)
     assert theirs.counts.total() >= 8
     assert ours.counts == theirs.counts  # nothing heavy is done twice
-    assert ours.flops <= (1.05 if look else 1.02) * theirs.flops, ours.flops / theirs.flops
+    more = 1.05 if look else 1.02
+    assert ours.lowered <= more * theirs.lowered, ours.lowered / theirs.lowered
+    if AT_HOME:  # on GPUs XLA's fusions compute again what several of them read
+        assert ours.flops <= more * theirs.flops, ours.flops / theirs.flops

@@ -11,6 +11,7 @@ import tape.numpy as tnp
 from tape.graph import length
 from tape.ops import running
 from tape.programs import policy, turns, variations
+from tests.platforms import at_home
 
 RANDOM = np.random.default_rng(0)
 WEIGHTS = 0.25 * RANDOM.normal(size=(4, 4)).astype(np.float32)  # so that tanh is not near its limits, where 1 - tanh^2 cancels
@@ -97,6 +98,7 @@ def test_what_runs_by_turns_takes_its_time_too(not_light, monkeypatch):
     assert not stats.interpreted
 
 
+@at_home
 def test_loops_of_small_kernels_are_left_to_numpy():
     turns._BODIES.clear()
     w = tape.Variable(WEIGHTS[:, ::-1].copy())
@@ -110,7 +112,7 @@ def test_loops_of_small_kernels_are_left_to_numpy():
     assert not turns._BODIES
 
 
-@pytest.mark.parametrize(("width", "calls"), [(64, False), (160, True)])
+@pytest.mark.parametrize(("width", "calls"), [pytest.param(64, False, marks=at_home), (160, True)])
 def test_bodies_are_called_where_that_takes_less_than_numpy(width, calls):
     turns._BODIES.clear()
     w = tape.Variable(RANDOM.normal(size=(width, width)).astype(np.float32) / width)

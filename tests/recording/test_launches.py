@@ -19,6 +19,7 @@ from tape import layout
 from tape.errors import ConcretizationError, ExecutionError, LostGradientError, TapeError
 from tape.programs import execution, program, retention
 from tape.variables import conversion
+from tests.platforms import at_home
 
 A = np.linspace(0.1, 2.3, 23, dtype=np.float32)
 native = pytest.mark.skipif(layout.NATIVE is None, reason="the recorder in Python runs")
@@ -317,6 +318,7 @@ def test_numbers_of_double_precision_keep_their_digits():
         assert int(tape.constant(jnp.asarray(2**53 + 1, "int64"))) == 2**53 + 1
 
 
+@at_home
 @native
 def test_a_number_is_read_without_python(monkeypatch):
     v, w = tape.Variable(2.5), tape.constant(3)

@@ -18,6 +18,7 @@ from tape import layout
 from tape.graph.scope import LOCAL
 from tape.programs import execution, foresight, program
 from tape.sweeps import differentiation
+from tests.platforms import at_home
 from tests.recording.test_steps_in_c import A, called, native, settled
 
 B = np.linspace(0.4, 1.6, 29, dtype=np.float32)
@@ -73,6 +74,7 @@ def check(x, w, times=1.0):
         np.testing.assert_allclose(found.numpy(), times * wanted, rtol=1e-5, atol=1e-5)
 
 
+@at_home
 @native
 def test_a_look_before_a_sweep_calls_no_python_but_what_foresees_it():
     x, w = leaves()

@@ -11,6 +11,8 @@ import pytest
 from jax import lax
 from oracles import jax_vjp, own_vjp
 
+from tests.platforms import runs
+
 MATRICES = (((1,), (0,)), ((), ()))
 
 
@@ -50,6 +52,8 @@ def test_results_of_another_dtype_under_strict_promotion(dtype):
         return (lax.dot_general(a, b, MATRICES, preferred_element_type="complex64"),)
 
     for fun, args in ((conv, (x, w)), (dot, (x[0], w.reshape(2, 6)[:, :5].T))):
+        if not is_taken(fun, *args):
+            continue
         with jax.numpy_dtype_promotion("strict"):
             (out,) = fun(*args)
             own = own_vjp(fun, args, (jnp.ones_like(out),))
@@ -86,9 +90,9 @@ def test_operands_and_results_of_any_dtypes_under_strict_promotion(left):
 
 
 def is_taken(fun, *args):
-    """Whether JAX takes such operands."""
+    """Whether JAX takes such operands, and has code for them (on GPUs it has no complex product of real matrices)."""
     try:
         jax.eval_shape(fun, *args)
     except (TypeError, ValueError):
         return False
-    return True
+    return runs(fun, *args)

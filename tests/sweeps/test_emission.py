@@ -8,6 +8,7 @@ import pytest
 import tape
 import tape.numpy as tnp
 from tape.sweeps import emission
+from tests.platforms import AT_HOME
 
 
 def test_a_replayed_sweep_is_swept_with_a_traced_seed():
@@ -73,7 +74,8 @@ def test_between_calls_of_python_a_sweep_is_written_as_before(between, monkeypat
     monkeypatch.setattr(emission, "_write", lambda *_: pytest.fail("instruction by instruction"))
     for _ in range(3):
         for a, b in zip(swept(), first, strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-6)
+            # Elsewhere than on CPUs the two round sums of products apart, some of which nearly cancel.
+            np.testing.assert_allclose(a, b, rtol=1e-6, atol=0 if AT_HOME else 1e-6 * np.abs(b).max())
     assert len(seen) == 5
 
 
