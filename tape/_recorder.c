@@ -28,7 +28,7 @@ Structures are the bases of Python classes (tape/layout.py), with the same attri
 #include <Python.h>
 #include <structmember.h>
 
-#define CONTRACT 21 /* as in tape/layout.py */
+#define CONTRACT 22 /* as in tape/layout.py */
 
 #ifdef Py_GIL_DISABLED
 #error "the recorder in C needs the GIL; the one in Python runs without it"
@@ -307,7 +307,7 @@ static PyObject *thread_key, *name_aval, *name_shape, *name_scalars, *name_posit
     *name_kernel_of, *name_filename, *name_limit, *name_forms, *name_leaf, *name_now, *name_light, *name_host, *name_program, *name_look,
     *name_acquire, *name_release, *name_append, *name_before, *name_later, *name_others, *name_count, *name_room, *name_revision, *name_backward, *name_create_graph, *name_run,
     *name_places, *name_slots, *name_first, *name_step, *name_segment, *name_patterns, *name_keywords, *name_ordered,
-    *name_quick, *name_calls, *name_failed, *name_unflatten, *name_hooks_count, *name_dtype, *name_deliver, *name_seeds, *name_order, *name_spent, *name_plan, *name_leaves, *name_straight, *name_hazard, *name_astype, *name_setflags, *name_in_order,
+    *name_quick, *name_called, *name_failed, *name_unflatten, *name_hooks_count, *name_dtype, *name_deliver, *name_seeds, *name_order, *name_spent, *name_plan, *name_leaves, *name_straight, *name_hazard, *name_astype, *name_setflags, *name_in_order,
     *name_instructions, *number_one,
     *name_value;
 
@@ -5960,13 +5960,13 @@ stepped(PyObject *jitted, PyObject *const *args, Py_ssize_t nargs, PyObject *kwn
         Py_DECREF(got);
     }
     if (n >= 0 && !PyErr_Occurred()) {
-        PyObject *calls = PyObject_GetAttr(jitted, name_calls), *more = calls == NULL ? NULL : PyNumber_Add(calls, number_one);
-        if (more != NULL && PyObject_SetAttr(jitted, name_calls, more) == 0) {
+        PyObject *called = PyObject_GetAttr(jitted, name_called);
+        PyObject *more = called == NULL ? NULL : PyNumber_Add(PyList_GET_ITEM(called, 0), number_one);
+        if (more != NULL && PyList_SetItem(called, 0, more) == 0) {
             ((Counts *)runs.counts)->hits += 1;
             made = run_step(bound, values, n);
         }
-        Py_XDECREF(calls);
-        Py_XDECREF(more);
+        Py_XDECREF(called);
     }
     if (n > 0) {
         clear_fields(values + 1, values + 1 + n);
@@ -6130,7 +6130,7 @@ PyInit__recorder(void)
         {&name_backward, "backward"}, {&name_create_graph, "create_graph"}, {&name_run, "run"},
         {&name_places, "places"},  {&name_slots, "slots"},          {&name_first, "first"}, {&name_step, "step"},
         {&name_segment, "segment"}, {&name_patterns, "_patterns"}, {&name_keywords, "_names"}, {&name_ordered, "_ordered"},
-        {&name_quick, "_quick"}, {&name_calls, "calls"}, {&name_failed, "failed"}, {&name_unflatten, "unflatten"},
+        {&name_quick, "_quick"}, {&name_called, "_called"}, {&name_failed, "failed"}, {&name_unflatten, "unflatten"},
         {&name_hooks_count, "count"}, {&name_dtype, "dtype"}, {&name_deliver, "_deliver"}, {&name_seeds, "seeds"},
         {&name_order, "order"}, {&name_spent, "spent"}, {&name_value, "value"},
         {&name_plan, "plan"}, {&name_leaves, "leaves"}, {&name_straight, "straight"}, {&name_hazard, "hazard"}, {&name_instructions, "instructions"},

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from tape import jaxapi
-from tape.accounts.records import APART, Change, Line
+from tape.accounts.records import STREAK, Change, Line
 from tape.bounded import Bounded
 from tape.callables.objects import steps_to
 from tape.callables.reach import Edge, Reach, globals_that_hold, spelled
@@ -204,19 +204,19 @@ def _said_of_state(step: TracedStep, reached: Reach, given: int) -> dict[str, st
     return said
 
 
-_MADE: Bounded[Hashable, weakref.ref[Any]] = Bounded("functions of tape.jit", 512)  # by code and line, the last one
+# By code and line, the last one, and how often it was called.
+_MADE: Bounded[Hashable, tuple[weakref.ref[Any], list[int]]] = Bounded("functions of tape.jit", 512)
 
 
-def change_of(jitted: Any, line: Line | None, last: int) -> Change:
-    """Say why it was traced, where it is called at this line, from which a function was compiled ``last`` at that call."""
+def change_of(jitted: Any, line: Line | None) -> Change:
+    """Say why it was traced, where it is called at this line."""
     text = jitted.reasons[-1] if jitted.reasons else "first call"
     if text == "first call":
-        key = (getattr(jitted.__wrapped__, "__code__", None), line)
-        known = None if key[0] is None else _MADE.get(key)
-        if key[0] is not None:
-            _MADE[key] = weakref.ref(jitted)
-        before = None if known is None else known()
-        if known is None or (before is not None and (before is jitted or before.calls > last + APART)):
+        code = getattr(jitted.__wrapped__, "__code__", None)
+        known = None if code is None else _MADE.get((code, line))
+        if code is not None:
+            _MADE[code, line] = weakref.ref(jitted), jitted._called
+        if known is None or known[0]() is not None or known[1][0] > STREAK:  # it may be called again, or was, and often
             return Change("new", text)
         return Change("function", f"the tape.jit of {jitted.name}, which is made anew")
     label, _, values = text.partition(": ")

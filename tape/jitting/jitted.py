@@ -60,7 +60,7 @@ class Jitted(Generic[P, R]):
         # The latest call, by which one like it is recognised without flattening trees: that saves 4 to 8 of 9 to 13 us.
         self._quick: tuple[Binding, Latest, tuple[Hashable, ...]] | None = None
         self.reasons: list[str] = []
-        self.calls = 0
+        self._called = [0]
 
     # -- calling ------------------------------------------------------------------------------------------------------
 
@@ -82,7 +82,7 @@ class Jitted(Generic[P, R]):
             inputs = binding.inputs(arrays, variables) if binding.suits(variables) else None
         if inputs is None or (binding.unrepeatable and jaxapi.in_trace()):
             return self._call(args, kwargs)  # type: ignore[no-any-return]
-        self.calls += 1
+        self._called[0] += 1
         STATS.hits += 1
         try:
             return binding.run(inputs, arrays, variables)  # type: ignore[no-any-return]
@@ -100,7 +100,7 @@ class Jitted(Generic[P, R]):
         scope = LOCAL.scope
         call = self._parameters.take_apart(self.name, args, kwargs)
         variables = call.variables
-        self.calls += 1
+        self._called[0] += 1
         started = time.perf_counter()
         with STATE:
             binding, new = self._bind(call, variables)
@@ -121,7 +121,7 @@ class Jitted(Generic[P, R]):
         """Run a binding for the first time, which compiles it, and tell of that; it ``started`` to be traced then."""
         line = user_line()
         site = STATS.sites.of("call", line)
-        change, number = change_of(self, line, site.last), self.calls
+        change, number = change_of(self, line), self._called[0]
         if change.kind == "function":
             number = site.last + 1
         compilation = begun("step", site, binding.step.ops, change, number=number)
@@ -212,7 +212,7 @@ class Jitted(Generic[P, R]):
 
     def cache_info(self) -> CacheInfo:
         """Return the numbers of calls, traces, and traces kept."""
-        return CacheInfo(self.calls, len(self.reasons), sum(map(len, self._entries.values())))
+        return CacheInfo(self._called[0], len(self.reasons), sum(map(len, self._entries.values())))
 
     def clear_cache(self) -> None:
         """Forget every trace."""

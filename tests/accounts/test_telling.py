@@ -458,6 +458,28 @@ def test_a_loop_that_makes_its_functions_anew_is_told():
     assert told(lambda i: double(x)) == []
 
 
+@pytest.mark.parametrize("calls", [1, 4, 3 * STREAK])
+def test_functions_that_are_called_often_are_not_made_anew(calls):
+    def step(_):
+        double = tape.jit(lambda a: a * 2)
+        for _ in range(calls):
+            double(tape.constant(X))
+
+    assert len(told(step)) == (calls < STREAK)
+
+
+class _Layer:
+    @tape.jit
+    def __call__(self, x):
+        return x * 2
+
+
+@pytest.mark.parametrize("made", [lambda k: tape.jit(lambda x: x * k), lambda _: _Layer()], ids=["functions", "methods"])
+def test_functions_called_one_after_the_other_are_not_made_anew(made):
+    layers = [made(k) for k in range(3 * STREAK)]
+    assert told(lambda i: layers[i % len(layers)](tape.constant(X)), 6 * STREAK) == []
+
+
 def test_a_loop_that_pads_is_not_told():
     w = tape.Variable(np.ones((21, 3), np.float32))
 
