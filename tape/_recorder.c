@@ -307,7 +307,7 @@ static PyObject *thread_key, *name_aval, *name_shape, *name_scalars, *name_posit
     *name_kernel_of, *name_filename, *name_limit, *name_forms, *name_leaf, *name_now, *name_light, *name_host, *name_program, *name_look,
     *name_acquire, *name_release, *name_append, *name_before, *name_later, *name_others, *name_count, *name_room, *name_revision, *name_backward, *name_create_graph, *name_run,
     *name_places, *name_slots, *name_first, *name_step, *name_segment, *name_patterns, *name_keywords, *name_ordered,
-    *name_quick, *name_called, *name_failed, *name_unflatten, *name_hooks_count, *name_dtype, *name_deliver, *name_seeds, *name_order, *name_spent, *name_plan, *name_leaves, *name_straight, *name_hazard, *name_astype, *name_setflags, *name_in_order,
+    *name_quick, *name_fill, *name_called, *name_failed, *name_unflatten, *name_hooks_count, *name_dtype, *name_deliver, *name_seeds, *name_order, *name_spent, *name_plan, *name_leaves, *name_straight, *name_hazard, *name_astype, *name_setflags, *name_in_order,
     *name_instructions, *number_one,
     *name_value;
 
@@ -1513,6 +1513,23 @@ about(PyObject *state, PyObject *configuration, PyObject *const *slots, Py_ssize
     return made;
 }
 
+/* Have a state that was made for a walk that led to nothing count as never met, as it is made again then: the table of places that it shares with
+   all before it ends before it, or that would be copied. */
+static void
+unmeet(PyObject *fresh)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    if (*own(fresh, KNOWN) == Py_False) {
+        PyObject *table = *own(fresh, TABLE);
+        Py_ssize_t n = PyLong_AsSsize_t(((State *)fresh)->n_slots), first = n - PyTuple_GET_SIZE(((State *)fresh)->slots);
+        if (PyDict_DelItem(told.met, *own(fresh, HASH)) < 0 || (n == PyList_GET_SIZE(table) && PyList_SetSlice(table, first, n, NULL) < 0)) {
+            PyErr_Clear();
+        }
+    }
+    PyErr_Restore(type, value, trace);
+}
+
 /* Record an entry that was not met on slots of a state, of an op that was recorded before on such inputs: its result, or NULL without an exception
    if that is not done here. */
 static PyObject *
@@ -1520,10 +1537,6 @@ continued(Walk *walk, State *start, PyObject *op, PyObject *const *slots, Py_ssi
 {
     PyObject *state = (PyObject *)walk->state, *child = NULL, *made = NULL;
     if ((PyObject *)Py_TYPE(state) != told.state || PyDict_GET_SIZE(told.met) >= told.room || walk->segment->configuration == NULL) {
-        return NULL;
-    }
-    Py_ssize_t depth = PyLong_AsSsize_t(walk->state->depth), leaves = PyLong_AsSsize_t(walk->state->n_slots) - depth;
-    if (depth >= told.entries || leaves > told.leaves) {
         return NULL;
     }
     PyObject *forms = PyObject_GetAttr(op, name_forms), *known = forms == NULL ? NULL : about(state, walk->segment->configuration, slots, n);
@@ -1547,7 +1560,11 @@ continued(Walk *walk, State *start, PyObject *op, PyObject *const *slots, Py_ssi
         if (child != NULL && !is_a(child, &State_type)) {
             Py_CLEAR(child);
         }
-        made = child == NULL ? NULL : hand_out(walk, start, (State *)child);
+        made = child == NULL ? NULL : hand_out(walk, start, (State *)Py_NewRef(child));
+        if (made == NULL && child != NULL) { /* it is full, and to run */
+            unmeet(child);
+        }
+        Py_XDECREF(child);
     }
     Py_XDECREF(forms);
     Py_XDECREF(known);
@@ -1557,27 +1574,6 @@ continued(Walk *walk, State *start, PyObject *op, PyObject *const *slots, Py_ssi
     Py_XDECREF(key);
     Py_XDECREF(inputs);
     return made;
-}
-
-/* Have leaves that were made for a walk count as never met where it led to nothing, as they are made again then: the table of places that they share
-   with all before them ends before them, or those would be copied. */
-static void
-unmeet(Walk *walk)
-{
-    PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace);
-    for (int i = walk->count - 1; i >= 0; i--) {
-        PyObject *fresh = walk->entering[i].fresh;
-        if (fresh == NULL || *own(fresh, KNOWN) != Py_False) {
-            continue;
-        }
-        PyObject *table = *own(fresh, TABLE);
-        Py_ssize_t n = PyLong_AsSsize_t(((State *)fresh)->n_slots);
-        if (PyDict_DelItem(told.met, *own(fresh, HASH)) < 0 || (n == PyList_GET_SIZE(table) && PyList_SetSlice(table, n - 1, n, NULL) < 0)) {
-            PyErr_Clear();
-        }
-    }
-    PyErr_Restore(type, value, trace);
 }
 
 /* Have Python record an entry on slots of a segment that was not met there: NULL without an exception where it is to begin anew. */
@@ -1643,8 +1639,10 @@ fast(PyObject *op, PyObject *const *inputs, Py_ssize_t n)
         result = followed(segment, op, slots, inputs, n);
     }
 end:
-    if (result == NULL && walk.makes) {
-        unmeet(&walk);
+    for (int i = walk.count - 1; result == NULL && walk.makes && i >= 0; i--) {
+        if (walk.entering[i].fresh != NULL) {
+            unmeet(walk.entering[i].fresh);
+        }
     }
     clear_fields(slots, slots + known);
     end_walk(&walk);
@@ -3853,7 +3851,14 @@ formed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     Py_XDECREF(zero);
     Py_DECREF(places);
     Py_DECREF(table);
-    if (!single) {
+    if (!leaf && (depth >= told.entries || n + count - depth - 1 > told.leaves)) {
+        PyObject *filled = PyObject_CallMethodNoArgs((PyObject *)child, name_fill);
+        if (filled != NULL && *own((PyObject *)child, FULL) == Py_True) {
+            Py_SETREF(child->quick, Py_NewRef(Py_False));
+        }
+        Py_XDECREF(filled);
+    }
+    if (!single && *own((PyObject *)child, FULL) == Py_False && !PyErr_Occurred()) {
         PyObject *container = PyObject_GetAttr(kernel, name_several), *visible = container == NULL ? NULL : PyObject_GetAttr(kernel, name_visible);
         Py_ssize_t shown = visible == NULL ? -1 : PyLong_AsSsize_t(visible);
         PyObject *first = shown < 0 ? NULL : PyTuple_GetSlice(places, 0, shown);
@@ -6119,7 +6124,7 @@ PyInit__recorder(void)
         {&name_state, "state"},          {&name_results, "results"},
         {&name_released, "released"},    {&name_cut, "cut"},         {&name_made, "made"},
         {&name_ends, "ends"},      {&name_externals, "externals"},  {&name_entries, "entries"}, {&name_table, "table"},
-        {&name_single, "single"},  {&name_several, "several"},      {&name_visible, "visible"},
+        {&name_single, "single"}, {&name_fill, "fill"},  {&name_several, "several"},      {&name_visible, "visible"},
         {&name_cache, "_cache"},   {&name_vjp, "vjp"},              {&name_own_kinds, "_kinds"}, {&name_kinds, "kinds"},
         {&name_kernel_of, "kernel_of"}, {&name_filename, "co_filename"}, {&name_limit, "LIMIT"},
         {&name_forms, "forms"},    {&name_leaf, "leaf"},            {&name_now, "now"},

@@ -241,7 +241,7 @@ class State(Step, layout.State):
 
         ``form`` is what it came to: its kernel, the kinds of its results, and whether there are unrecorded ones.
         """
-        if _formed is not None and self.depth < SEGMENT_LIMIT and self.n_slots - self.depth <= NUMBER_LIMIT:
+        if _formed is not None:
             child = _formed(self, op, form, inputs, user_line(), key, _SEEN, CLOCK.now if len(_SEEN) < _SEEN.limit else None)
             return _enter(self, key, child) if child.known else child
         return self.entry(key, op, form[0], inputs)

@@ -249,10 +249,40 @@ def test_a_long_structure_is_made_in_c_until_it_may_be_too_long(monkeypatch):
     assert len(made) < 5
 
 
+@pytest.mark.parametrize("turn", [1, 2, 700], ids=["a loop", "a loop of two", "none"])
+def test_states_of_a_tape_that_may_be_too_long_are_those_of_python(turn, monkeypatch):
+    draw = random.Random(turn)  # noqa: S311
+    bodies = [[draw.choice((tnp.sin, tnp.tanh, tnp.exp)) for _ in range(4)] for _ in range(turn)]
+
+    def turns(_, leaves):
+        x = leaves[0]
+        for k in range(220):
+            for fun in bodies[k % turn]:
+                x = fun(x) * 0.5
+            x = tnp.concatenate(tnp.split(x, 2)) + leaves[1]
+        return x.sum()
+
+    monkeypatch.setitem(globals(), "recorded", turns)
+    by_python, ran, known, run = [], [], State.formed, plain.run_if_long
+    monkeypatch.setattr(State, "formed", lambda *args: by_python.append(args) or known(*args))
+    monkeypatch.setattr(plain, "run_if_long", lambda segment: ran.append(told(segment.state)) or run(segment))
+    states(0)
+    by_python.clear()
+    ran.clear()
+    trie._ROOTS.clear()
+    in_c, full, calls = states(0), ran.copy(), len(by_python)
+    ran.clear()
+    monkeypatch.setattr(trie, "_formed", None)
+    monkeypatch.setattr(trie, "_extended", None)
+    assert (in_c, full) == (parted(0), ran)
+    assert bool(full) == (turn == 700)
+    assert calls < 20  # where it is full, and at what the others have not recorded
+
+
 def test_a_long_tape_has_one_table_of_places():
     x = tape.constant(A)
     for _ in range(trie.SEGMENT_LIMIT):
-        x = tnp.sin(x) * 0.5  # a number enters with each: beyond the limit, Python makes what C had begun with
+        x = tnp.sin(x) * 0.5  # a number enters with each: beyond the limit, Python says how long it is
     state, tables = LOCAL.segment().state, []
     assert state.depth > trie.SEGMENT_LIMIT
     while state.parent is not None:
