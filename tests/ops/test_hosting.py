@@ -170,6 +170,16 @@ def test_what_numpy_refuses_after_all_is_left_to_xla(monkeypatch, home):
     assert refused
 
 
+def test_copies_are_in_the_price_where_arrays_are_on_a_device(monkeypatch):
+    def rent():
+        return running.Runner("sin", jax.make_jaxpr(jnp.sin)(np.ones(3, np.float32)), pinned=False).rent
+
+    home = rent()
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert rent() - home == pytest.approx(running.AWAY - running.HOSTED)
+    assert rent() > 3 * home
+
+
 def test_the_structure_is_compiled_when_it_comes_back():
     rows = [tape.Variable(r) for r in rows_of(10)]
 

@@ -18,7 +18,7 @@ import mpmath as mp
 from benchmarks import accuracy
 from benchmarks.accuracy_cases import CASES
 from benchmarks.accuracy_plane import CASES as PLANE
-from tests.platforms import at_home
+from tests.platforms import AT_HOME
 
 PART = 12  # functions in one program: compiled together, they take less
 PARTS = [("float32", CASES[i : i + PART]) for i in range(0, len(CASES), PART)]
@@ -38,7 +38,9 @@ def test_derivatives_are_right_to_their_limits(dtype, cases):
     assert not wrong, "\n".join(wrong)
 
 
-@at_home  # on GPUs divisions are not rounded right: what is one unit there depends on how many there are
+@pytest.mark.skipif(
+    not AT_HOME, reason="the errors of both are compared on CPUs, as in docs/accuracy.md; on a GPU log'' is 2.5 units, JAX's 1.7"
+)
 @pytest.mark.parametrize(("dtype", "cases"), PARTS, ids=[f"{dtype} {cases[0].name}" for dtype, cases in PARTS])
 def test_none_is_less_accurate_than_jax(dtype, cases):
     grids = [accuracy.grid(case, dtype) for case in cases]
