@@ -49,9 +49,11 @@ def named_by(name_stack: object) -> tuple[str, tuple[str, int]] | None:
     return None
 
 
-def inline(entry: Step, kernel: Kernel | None = None, line: tuple[str, int] | None = None) -> Callable[..., Sequence[Any]]:
-    """Return what evaluates an entry's kernel, or another one in its place, as a part of a program, under its name."""
-    name, run = name_of(entry, line), (entry.kernel if kernel is None else kernel).inline
+def inline(
+    entry: Step, instead: Callable[..., Sequence[Any]] | None = None, line: tuple[str, int] | None = None
+) -> Callable[..., Sequence[Any]]:
+    """Return what evaluates an entry's kernel, or what is to run ``instead``, as a part of a program, under its name."""
+    name, run = name_of(entry, line), entry.kernel.inline if instead is None else instead
 
     def named(*operands: Any) -> Sequence[Any]:
         with jax.named_scope(name):

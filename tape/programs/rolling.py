@@ -19,6 +19,7 @@ from tape import jaxapi
 from tape.graph.kinds import is_scalar
 from tape.graph.repeats import fused, repeats, written_out
 from tape.graph.trie import Step
+from tape.programs.columns import Ahead, Column
 from tape.programs.costs import TURN, Costs, branches, over_layers, to_compile
 from tape.programs.interpretation import on_one_device
 from tape.programs.loops import Carried, Flow, Ints, Loop, Outside, Result, Same, find
@@ -213,6 +214,7 @@ class Writing:
         self._stacks: list[Any] = []
         self._stack = np.full(flow.size, -1, np.int64)  # by slot: the stack that has its value, and the row
         self._row = np.zeros(flow.size, np.int64)
+        self._ahead = Ahead()
 
     def stack(self, array: Any, slots: Sequence[int], avals: dict[int, Any]) -> None:
         """Take the rows of an array for the values of some slots."""
@@ -259,7 +261,7 @@ class Writing:
         turn = self._entries[loop.start : loop.start + loop.period]
         gathered: dict[tuple[int, ...], int] = {}  # numbers in the list of what has a row for each turn
         given: list[Any] = []
-        columns: dict[tuple[int, ...], tuple[Any, int, int]] = {}
+        columns: dict[tuple[int, ...], Column] = {}
         registers: dict[Carried, int] = {}  # numbers in the list of what is carried
         held: list[tuple[Any, ...]] = []
         for entry, sources in zip(turn, loop.reads, strict=True):
@@ -278,6 +280,11 @@ class Writing:
                     else:
                         columns[source.slots] = rows
         values = self._values
+
+        def column(slots: tuple[int, ...]) -> Column:
+            return columns[slots] if slots in columns else Column(given[gathered[slots]], 0, 1)
+
+        parts = self._ahead.parts(turn, loop.reads, loop.count, column, values)
         newest = {source.result: i for source, i in registers.items()}
         each = [*loop.each, *[r for r in loop.last if r not in newest and not _numeric(_aval(turn, r))]]
         last = [r for r in loop.last if r not in newest and r not in each]
@@ -296,14 +303,14 @@ class Writing:
                     return values[source.slots[0]]
                 if source.slots in gathered:
                     return fitted(given[gathered[source.slots]], aval)
-                array, first, step = columns[source.slots]
-                return fitted(lax.dynamic_index_in_dim(array, first + step * number, keepdims=False), aval)
+                return fitted(columns[source.slots].row(number), aval)
 
             def result(of: Result) -> Any:
                 return fitted(results[of[0]][of[1]], _aval(turn, of))
 
-            for entry, sources in zip(turn, loop.reads, strict=True):
-                results.append(inline(entry)(*[read(s, a) for s, a in zip(sources, entry.kernel.in_avals, strict=True)]))
+            for entry, sources, (run, ahead) in zip(turn, loop.reads, parts, strict=True):
+                rows = [fitted(column.row(number), aval) for column, aval in ahead]
+                results.append(inline(entry, run)(*[read(s, a) for s, a in zip(sources, entry.kernel.in_avals, strict=True)], *rows))
             further = [(*register[1:], result(source.result)) for source, register in zip(registers, held, strict=True)]
             finals = [fitted(result(r), jax.typeof(b)) for r, b in zip(last, blank, strict=True)]
             return (number + 1, further, finals), [result(r) for r in each]
@@ -337,13 +344,13 @@ class Writing:
             start = end
         return parts[0] if len(parts) == 1 else lax.concatenate(parts, 0)
 
-    def _rows(self, slots: tuple[int, ...]) -> tuple[Any, int, int] | None:
+    def _rows(self, slots: tuple[int, ...]) -> Column | None:
         """Return the array whose rows are the values of slots, the first row and the distance to the next; None where there is none."""
         stacks, rows = self._stack[list(slots)], self._row[list(slots)]
         step = int(rows[1] - rows[0])
         if stacks[0] < 0 or (stacks != stacks[0]).any() or not step or (np.diff(rows) != step).any():
             return None
-        return self._stacks[stacks[0]], int(rows[0]), step
+        return Column(self._stacks[stacks[0]], int(rows[0]), step)
 
 
 def _chosen_rows(array: Any, rows: Ints) -> Any:

@@ -30,7 +30,7 @@ def run(segment: Segment, keep: tuple[int, ...]) -> Sequence[Any]:
         if jaxapi.makes_jaxpr(segment.trace):
             table = segment.state.table
             return _merged(entries, {s: (v, table[s].kind.aval) for s, v in values.items()}, keep, segment.state.cut)
-        return evaluate(entries, values, keep, lambda step: inline(step, differentiable_as_recorded(step, segment.state.cut)))
+        return evaluate(entries, values, keep, lambda step: inline(step, differentiable_as_recorded(step, segment.state.cut).inline))
 
 
 def run_again(cut: Segment) -> None:
