@@ -2,7 +2,8 @@
 
 A turn of a sweep asks for ``cos(x)`` of an x of which the loop forwards left a row for each of its turns.  In the loop, XLA computes it
 for every fused part of the turn that reads it, in the sweep and in the sweep of the sweep: 63 times a turn in place of 4, in a
-Runge-Kutta method that is differentiated twice.  Of the whole array it is computed once, for all loops that read the same rows.
+Runge-Kutta method that is differentiated twice.  Of the whole array it is computed once, for all loops that read the same rows; so is a
+product of matrices, ``x @ w`` with the x of each turn and the w of all, as one large product.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from jax import lax
 
 from tape import jaxapi
@@ -26,6 +26,7 @@ from tape.rules import table
 from tape.rules.registry import Cost
 
 MOST = 1 << 28  # bytes of such an array
+_PRODUCT = jaxapi.primitive("dot_general")
 FEW = 2  # an array with over so many times as many rows as are read is not computed as a whole
 
 
@@ -46,7 +47,7 @@ class Lazy(NamedTuple):
 
     make: Callable[[], Any]
     key: Hashable
-    aval: Any  # of the array
+    rows: int  # of the array
     first: int
     step: int
 
@@ -100,28 +101,30 @@ class Ahead:
         self._read.append(array)
         low, high = sorted((first, first + step * (count - 1)))
         if len(range(low, high + 1, abs(step))) * FEW >= array.shape[0]:
-            return Lazy(lambda: array, id(array), jax.typeof(array), first, step)
+            return Lazy(lambda: array, id(array), array.shape[0], first, step)
         key = id(array), low, high, step
-        aval = jaxapi.ShapedArray((count, *array.shape[1:]), array.dtype)
         make = functools.partial(lax.slice_in_dim, array, low, high + 1, abs(step))
-        return Lazy(make, key, aval, 0 if step > 0 else count - 1, 1 if step > 0 else -1)
+        return Lazy(make, key, count, 0 if step > 0 else count - 1, 1 if step > 0 else -1)
 
     def _enter(self, eqn: JaxprEqn, known: dict[Any, Any], entry: Step) -> bool:
         """Note the result of an equation where it is one of columns alone; tell whether it costs more to compute than to read."""
         rule = table.lookup(eqn.primitive)
         operands: list[Any] = [v if isinstance(v, Literal) else known.get(v) for v in eqn.invars]
         columns = [x for x in operands if isinstance(x, Lazy)]
-        if rule is None or not rule.elementwise or eqn.effects or not columns or any(x is None for x in operands):
+        if rule is None or len(eqn.outvars) != 1 or eqn.effects or not columns or any(x is None for x in operands):
             return False
+        product = eqn.primitive is _PRODUCT
         row: Any = eqn.outvars[0].aval
-        aval = jaxapi.ShapedArray((columns[0].aval.shape[0], *row.shape), row.dtype, weak_type=row.weak_type)
-        alike = {(c.first, c.step, c.aval.shape) for c in columns} == {(columns[0].first, columns[0].step, aval.shape)}
-        others = {np.shape(x.val if isinstance(x, Literal) else x) for x in operands if not isinstance(x, Lazy)}
         key = (eqn.primitive, tuple(eqn.params.items()), eqn.ctx, tuple(map(self._key, operands)))
-        if not row.shape or not alike or not others <= {(), row.shape} or not _is_hashed(key):
+        if (
+            not (rule.elementwise or rule.cost is Cost.FREE or product)
+            or not row.shape
+            or len({(c.first, c.step, c.rows) for c in columns}) > 1
+            or not _is_hashed(key)
+        ):
             return False
-        known[eqn.outvars[0]] = columns[0]._replace(make=lambda: self._computed(key, eqn, operands, aval, entry), key=key, aval=aval)
-        return rule.cost is Cost.LOOPED and bytes_of(aval) <= MOST
+        known[eqn.outvars[0]] = columns[0]._replace(make=lambda: self._computed(key, eqn, operands, entry), key=key)
+        return (product or rule.cost is Cost.LOOPED) and columns[0].rows * bytes_of(row) <= MOST
 
     def _key(self, operand: Any) -> Hashable:
         if isinstance(operand, Lazy):
@@ -131,16 +134,16 @@ class Ahead:
         self._read.append(operand)
         return id(operand)
 
-    def _computed(self, key: Hashable, eqn: JaxprEqn, operands: Sequence[Any], aval: Any, entry: Step) -> Any:
+    def _computed(self, key: Hashable, eqn: JaxprEqn, operands: Sequence[Any], entry: Step) -> Any:
         array = self._arrays.get(key)
         if array is None:
+            ins: list[Any] = [Var(v.aval) for v in eqn.invars]
+            alone = jaxapi.assembled([], ins, eqn.outvars, [eqn.replace(invars=ins)], eqn.effects, jaxapi.no_origin())
             values = [x.make() if isinstance(x, Lazy) else x.val if isinstance(x, Literal) else x for x in operands]
-            values = [x if np.shape(x) == aval.shape else _repeated(x, v.aval, aval.shape) for x, v in zip(values, eqn.invars, strict=True)]
-            ins: list[Any] = [Var(jax.typeof(x)) for x in values]
-            outs = [Var(aval)]
-            whole = eqn.replace(invars=ins, outvars=outs)
-            alone = ClosedJaxpr(jaxapi.assembled([], ins, outs, [whole], eqn.effects, jaxapi.no_origin()), [])
-            (array,) = inline(entry, jaxapi.jaxpr_as_fun(alone))(*values)
+            mapped = jax.vmap(
+                inline(entry, jaxapi.jaxpr_as_fun(ClosedJaxpr(alone, []))), [0 if isinstance(x, Lazy) else None for x in operands]
+            )
+            (array,) = mapped(*values)
             self._arrays[key] = array
         return array
 
@@ -151,12 +154,6 @@ def _is_hashed(key: Hashable) -> bool:
     except TypeError:  # a parameter is a list
         return False
     return True
-
-
-def _repeated(value: Any, aval: Any, shape: tuple[int, ...]) -> Any:
-    """Return an array whose rows are all one value."""
-    axes = range(len(shape) - np.ndim(value), len(shape))
-    return lax.broadcast_in_dim(lax.convert_element_type(value, aval.dtype), shape, tuple(axes))
 
 
 def _without(closed: ClosedJaxpr, eqns: Sequence[JaxprEqn]) -> ClosedJaxpr:

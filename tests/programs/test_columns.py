@@ -119,6 +119,30 @@ def test_operands(name, monkeypatch):
     assert len(inside) == (PADDED if primitive == "sin" else 0) * 2  # those that read what is carried
 
 
+WEIGHTS = jnp.asarray(np.random.default_rng(0).normal(size=(3, 2)), jnp.float32)
+RIGHT = jnp.asarray(np.random.default_rng(1).normal(size=(2, 3)), jnp.float32)
+PRODUCTS = {
+    "of a row": lambda ct, x: ct + (x @ WEIGHTS).sum(),
+    "with a row on the right": lambda ct, x: ct + (RIGHT @ x).sum(),
+    "of a matrix": lambda ct, x: ct + (jnp.stack([x, 2 * x]) @ WEIGHTS).sum(),
+    "with a matrix on the right": lambda ct, x: ct + (RIGHT @ x[:, None]).sum(),
+    "of matrices, one by one": lambda ct, x: ct + jnp.einsum("bi,bij->bj", jnp.tile(x, (2, 1)), jnp.stack([WEIGHTS, WEIGHTS + 1])).sum(),
+}
+
+STAYING = {"of a matrix", "of matrices, one by one"}  # of rows that are put together first
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_with_what_all_turns_read(name, monkeypatch):
+    w = Writer(8)
+    w = w.written([following(w, Op("op", PRODUCTS[name]), forwards(w))])
+    calls, values = rolled(w, monkeypatch)
+    agree(values, plain(w))
+    outside, inside = where(calls, w.leaves, "dot_general")
+    assert len(outside) + len(inside) == 1
+    assert bool(inside) == (name in STAYING)
+
+
 def test_what_a_turn_makes_of_columns_counts_as_one(monkeypatch):
     w = Writer(5)
     rows, half, ct = forwards(w), Op("half", lambda x: 0.5 * x), w.array()
