@@ -41,6 +41,12 @@ class Column(NamedTuple):
         """Return what the turn of a number reads."""
         return lax.dynamic_index_in_dim(self.array, self.first + self.step * number, keepdims=False)
 
+    def whole(self, count: int) -> Any:
+        """Return what so many turns read, in their order."""
+        low, high = sorted((self.first, self.first + self.step * (count - 1)))
+        rows = lax.slice_in_dim(self.array, low, high + 1, abs(self.step))
+        return rows if self.step > 0 else lax.rev(rows, (0,))
+
 
 class Lazy(NamedTuple):
     """A column that is computed when it is asked for; equal keys stand for equal arrays."""

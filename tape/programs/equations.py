@@ -13,8 +13,9 @@ from tape.jaxapi import ClosedJaxpr, JaxprEqn, Literal, ShapedArray, Var
 from tape.ops.building import number_key
 from tape.ops.kernel import Kernel
 from tape.programs.loops import Flow, Loop, Outside, find
-from tape.programs.rolling import FEW, Writing, chosen, fitted
+from tape.programs.rolling import FEW, chosen
 from tape.programs.rows import puts_together
+from tape.programs.scans import Writing, fitted
 
 # Seconds to compile: a kernel that is like no other, and an equation where there are others like it, whose kernel XLA has.
 _KERNEL, _AGAIN = 0.011, 0.001

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import Literal
 
 import tape
 import tape.numpy as tnp
@@ -15,25 +16,24 @@ TURNS = 12
 WIDE = jnp.linspace(-0.5, 0.7, 3, dtype=jnp.float32)
 
 
-def jaxprs(jaxpr):
-    """Return a jaxpr and those in it, each with whether it is the body of a loop."""
-    line = [(jaxpr, False)]
-    for inner, looped in line:
-        for eqn in inner.eqns:
+def equations(jaxpr, *, looped=False):
+    """Return the equations of a jaxpr that its results need, and of those in it, each with whether it is in the body of a loop."""
+    needed, line = {v for v in jaxpr.outvars if not isinstance(v, Literal)}, []
+    for eqn in reversed(jaxpr.eqns):
+        if not needed.isdisjoint(eqn.outvars):
+            needed |= {v for v in eqn.invars if not isinstance(v, Literal)}
+            line.append((eqn, looped))
             inside = eqn.params.get("jaxpr")
             if inside is not None:
-                line.append((getattr(inside, "jaxpr", inside), looped or eqn.primitive.name == "scan"))
+                line += equations(getattr(inside, "jaxpr", inside), looped=looped or eqn.primitive.name == "scan")
     return line
 
 
 def where(calls, leaves, name):
     """Return the shapes of what a primitive gives outside of loops, and in their bodies."""
     ((function, arguments),) = calls.compiling(leaves)
-    listed = jaxprs(jax.make_jaxpr(function)(*arguments).jaxpr)
-    return tuple(
-        [e.outvars[0].aval.shape for jaxpr, looped in listed if looped == inside for e in jaxpr.eqns if e.primitive.name == name]
-        for inside in (False, True)
-    )
+    listed = [(e, inside) for e, inside in equations(jax.make_jaxpr(function)(*arguments).jaxpr) if e.primitive.name == name]
+    return tuple([e.outvars[0].aval.shape for e, inside in listed if inside is looped] for looped in (False, True))
 
 
 def forwards(w, turns=TURNS):

@@ -1,0 +1,116 @@
+"""Totals: what a loop only adds up, turn by turn, added up behind it at once.
+
+The gradient of the weights that all turns share is a sum of products, one a turn, ``total + x.T @ ct``.  In the loop, each is a small
+product, and the total goes through the memory with each; of what the turns have multiplied, row by row, the sum is one large product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from tape import jaxapi
+from tape.graph.length import bytes_of
+from tape.graph.trie import Step
+from tape.jaxapi import ClosedJaxpr, JaxprEqn, Literal, Var
+from tape.programs.columns import MOST
+from tape.programs.loops import Carried, Loop, Outside, Result, Same
+
+_ADDING = {"add", "add_any"}
+_LINEAR = {"transpose", "reshape", "broadcast_in_dim", "squeeze", "expand_dims", "neg"}
+
+Source = Same | Carried | Outside
+
+
+class Total(NamedTuple):
+    """A result that is what was there before the loop, and the sum of all turns' products, or of what linear equations make of it."""
+
+    result: Result
+    source: Carried  # what reads it in the next turn
+    product: JaxprEqn
+    operands: tuple[Source, Source]
+    further: Sequence[JaxprEqn]
+    sum: JaxprEqn
+    step: Step  # the entry with the product
+
+    def of(self, before: Any, rows: Sequence[Any]) -> Any:
+        """Return it, where ``rows`` are the operands of the product in all turns."""
+        (lhs, rhs), batch = self.product.params["dimension_numbers"]
+        numbers = tuple([(0, *[axis + 1 for axis in axes]) for axes in (lhs, rhs)]), batch
+        (value,) = jaxapi.bind(self.product.primitive, {**self.product.params, "dimension_numbers": numbers}, rows)
+        for eqn in self.further:
+            value = _applied(eqn, [value])
+        return _applied(self.sum, [before, value])
+
+
+def _applied(eqn: JaxprEqn, values: Sequence[Any]) -> Any:
+    ins: list[Any] = [Var(v.aval) for v in eqn.invars]
+    alone = jaxapi.assembled([], ins, eqn.outvars, [eqn.replace(invars=ins)], eqn.effects, jaxapi.no_origin())
+    return jaxapi.jaxpr_as_fun(ClosedJaxpr(alone, []))(*values)[0]
+
+
+def totals(turn: Sequence[Step], loop: Loop) -> list[Total]:
+    """Return what a loop only adds up."""
+    read = [source for sources in loop.reads for source in sources]
+    found = []
+    for source in dict.fromkeys(s for s in read if isinstance(s, Carried) and s.turns == 1):
+        others = [s for s in read if isinstance(s, Same | Carried) and s.result == source.result]
+        if others == [source] and source.result in loop.last:
+            total = _Turn(turn, loop).total(source)
+            if total is not None:
+                found.append(total)
+    return found
+
+
+class _Turn:
+    """The equations of a turn."""
+
+    def __init__(self, turn: Sequence[Step], loop: Loop) -> None:
+        self._turn = turn
+        self._loop = loop
+
+    def _source(self, place: int, v: Any) -> Source | None:
+        """Return what an entry gets as an input."""
+        inputs: Sequence[Any] = self._turn[place].kernel.jaxpr.jaxpr.invars
+        return self._loop.reads[place][inputs.index(v)] if v in inputs else None
+
+    def _made(self, place: int, v: Any) -> tuple[int, JaxprEqn] | None:
+        """Return the equation that makes what an entry has as a variable, with the entry's place."""
+        source = self._source(place, v)
+        while isinstance(source, Same):
+            place, v = source.result[0], self._turn[source.result[0]].kernel.jaxpr.jaxpr.outvars[source.result[1]]
+            source = None if isinstance(v, Literal) else self._source(place, v)
+        makers = [eqn for eqn in self._turn[place].kernel.jaxpr.jaxpr.eqns if v in eqn.outvars]
+        return (place, makers[0]) if source is None and makers else None
+
+    def total(self, source: Carried) -> Total | None:
+        """Return the total that is read as the result of the turn before; None where it is none, or costs less in the loop."""
+        place, number = source.result
+        out = self._turn[place].kernel.jaxpr.jaxpr.outvars[number]
+        made = None if isinstance(out, Literal) else self._made(place, out)
+        if made is None or made[1].primitive.name not in _ADDING:
+            return None
+        adding, at = made[1], made[0]
+        before, term = sorted(adding.invars, key=lambda v: isinstance(v, Literal) or self._source(at, v) != source)
+        if at != place or isinstance(term, Literal) or isinstance(before, Literal) or self._source(at, before) != source:
+            return None
+        used = [v for eqn in self._turn[at].kernel.jaxpr.jaxpr.eqns for v in eqn.invars if v is before]
+        if len(used) != 1:
+            return None
+        further: list[JaxprEqn] = []
+        made = self._made(at, term)
+        while made is not None and made[1].primitive.name in _LINEAR:
+            further.insert(0, made[1])
+            made = self._made(made[0], made[1].invars[0])
+        if made is None or made[1].primitive.name != "dot_general":
+            return None
+        at, product = made
+        first, second = (None if isinstance(v, Literal) else self._source(at, v) for v in product.invars)
+        if first is None or second is None or any(isinstance(s, Outside) and len(s.slots) == 1 for s in (first, second)):
+            return None
+        bytes_by_source = {s: bytes_of(v.aval) for v, s in zip(product.invars, (first, second), strict=True) if not isinstance(s, Outside)}
+        new = sum(bytes_by_source.values())
+        batches = product.params["dimension_numbers"][1] != ((), ())
+        if batches or new > bytes_of(product.outvars[0].aval) or new * self._loop.count > MOST:
+            return None
+        return Total(source.result, source, product, (first, second), further, adding, self._turn[at])
