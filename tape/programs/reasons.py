@@ -29,24 +29,28 @@ _PLAIN = (int, float, complex, str, bytes, tuple, type(None), np.dtype, np.gener
 _Params = tuple[tuple[object, str, int], ...]  # name or position, value in words, and what tells it from others
 
 
+class _Met(NamedTuple):
+    """What is known of the entries of any structure: what they are called, where they were recorded first, and what each reads."""
+
+    names: tuple[str, ...]
+    lines: tuple[Line | None, ...]
+    avals: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, entries: Sequence[Step]) -> _Met:
+        """Return it of some entries."""
+        return cls(tuple([e.kernel.name for e in entries]), tuple([e.where for e in entries]), tuple([e.kernel.in_avals for e in entries]))
+
+
 class _Structure(NamedTuple):
     """What is known of a program that was compiled."""
 
+    met: _Met
     leaves: tuple[Any, ...]
-    names: tuple[str, ...]
     kernels: tuple[Kernel, ...]
     params: tuple[_Params, ...]  # not the ops, which hold functions of the user's
     inputs: tuple[tuple[int, ...], ...]
-    lines: tuple[Line | None, ...]
     settings: Configuration
-
-
-class _Met(NamedTuple):
-    """What is known of a structure that ran one by one."""
-
-    names: tuple[str, ...]
-    lines: tuple[Line | None, ...]
-    avals: tuple[Any, ...]  # what each entry reads
 
 
 class _Alone(NamedTuple):
@@ -66,31 +70,21 @@ def why(entries: Sequence[Step], leaves: Sequence[Any], line: Line | None) -> tu
 
     Returns what it is counted under, and the change from the nearest one.
     """
-    names = tuple([e.kernel.name for e in entries])
-    lines = tuple([e.where for e in entries])
-    kernels = tuple([e.kernel for e in entries])
-    new = _Structure(
-        tuple(leaves),
-        names,
-        kernels,
-        tuple([_params(e.kernel, e.op) for e in entries]),
-        tuple([e.inputs for e in entries]),
-        lines,
-        configuration(),
-    )
-    known, here = _COMPILED.get(names), _COMPILED.get(line)
-    _COMPILED[names] = new
+    met, kernels, inputs = _Met.of(entries), tuple([e.kernel for e in entries]), tuple([e.inputs for e in entries])
+    new = _Structure(met, tuple(leaves), kernels, tuple([_params(e.kernel, e.op) for e in entries]), inputs, configuration())
+    known, here = _COMPILED.get(met.names), _COMPILED.get(line)
+    _COMPILED[met.names] = new
     if line is not None:
         _COMPILED[line] = new
     if known is None or len(known.leaves) != len(leaves):
-        return "new structure", Change("new") if here is None else _other_ops(here, new)
+        return "new structure", Change("new") if here is None else _other_ops(here.met, met)
     if known.settings is not new.settings:
         return "other settings of JAX", Change("settings", "JAX's settings are other ones")
     changed = [(old, now) for old, now in zip(known.leaves, leaves, strict=True) if old != now]
     if changed:
         told = f"{_short(changed[0][0])}, then {_short(changed[0][1])}"
-        return f"new shape or dtype: {told}", _first_of_avals(known, new) or Change("dtype", "the type of a value", told)
-    if known.inputs != new.inputs:
+        return f"new shape or dtype: {told}", _first_of_avals(known.met, met) or Change("dtype", "the type of a value", told)
+    if known.inputs != inputs:
         return "new structure", Change("ops", "the same ops on other values")
     for entry, old, params in zip(entries, known.kernels, known.params, strict=True):
         if entry.kernel is not old:
@@ -122,20 +116,11 @@ def ran_alone(site: Site, entries: Sequence[Step], *, new: bool) -> None:
     site.new += 1
     if site.new >= _SOME and not site.new & (site.new - 1):  # a power of two: to compare all would take time
         old: _Met | None = site.met
-        site.met = now = _Met(
-            tuple([e.kernel.name for e in entries]), tuple([e.where for e in entries]), tuple([e.kernel.in_avals for e in entries])
-        )
-        if old is not None:
-            site.differs = _between(old, now)
-
-
-def _between(old: _Met, now: _Met) -> Change:
-    if old.names != now.names:
-        return _other_ops(old, now)
-    of_avals = (_of_avals(*both) for both in zip(old.avals, now.avals, now.names, now.lines, strict=True))
-    return next(
-        (change for change in of_avals if change is not None), Change("ops", "the same ops, with other parameters or on other values")
-    )
+        site.met = now = _Met.of(entries)
+        if old is not None and old.names != now.names:
+            site.differs = _other_ops(old, now)
+        elif old is not None:
+            site.differs = _first_of_avals(old, now) or Change("ops", "the same ops, with other parameters or on other values")
 
 
 def _alone(kernel: Kernel, params: _Params) -> _Alone:
@@ -179,13 +164,10 @@ def _is_plain(jaxpr: Any) -> bool:
     return True
 
 
-def _first_of_avals(known: _Structure, new: _Structure) -> Change | None:
-    """Return the first op whose operands differ."""
-    for old, kernel, line in zip(known.kernels, new.kernels, new.lines, strict=True):
-        change = _of_avals(old.in_avals, kernel.in_avals, kernel.name, line)
-        if change is not None:
-            return change
-    return None
+def _first_of_avals(old: _Met, new: _Met) -> Change | None:
+    """Return the first op of the same ones whose operands differ."""
+    of_avals = (_of_avals(*both) for both in zip(old.avals, new.avals, new.names, new.lines, strict=True))
+    return next((change for change in of_avals if change is not None), None)
 
 
 def _of_avals(old: Sequence[Any], new: Sequence[Any], name: str, line: Line | None) -> Change | None:
@@ -258,7 +240,7 @@ def _equal(a: Any, b: Any) -> bool:
         return a is b
 
 
-def _other_ops(old: _Structure | _Met, new: _Structure | _Met) -> Change:
+def _other_ops(old: _Met, new: _Met) -> Change:
     """Say what tells the ops of one structure from those of another one that was compiled for the same line."""
     loops = _loops(old.names, new.names)
     if loops:
