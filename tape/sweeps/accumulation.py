@@ -51,26 +51,15 @@ Arrival = tuple[list[Addition], "dict[int, Cell]", bool, bool]
 
 def _arrived(segment: Segment, results: Sequence[tuple[int, Place]]) -> Arrival | None:
     """Return what arrives at the leaves in some slots of a segment, where a sweep ends in these places; None where there are others."""
-    origins, present = segment.origins, segment.cells
-    cells: dict[int, Cell] = {}
-    fresh: list[Addition] = []
-    reached: set[LeafNode] = set()
-    sums = hooked = False
-    for slot, place in results:
-        end = origins.get(slot)  # none for a slot that was cut, unless somebody asked for its gradient
-        if end.__class__ is not LeafNode or end.hooks or end in reached:  # in the end, a leaf that entered with two values
+    ends = [segment.origins.get(slot) for slot, _ in results]  # none for a slot that was cut, unless somebody asked for its gradient
+    if len(set(ends)) < len(ends):  # a leaf that entered with two values
+        return None
+    receivers = []
+    for end in ends:
+        if end.__class__ is not LeafNode or end.hooks:
             return None
-        reached.add(end)
-        variable: Any = end.ref()
-        if variable is not None:
-            gradient = handle(segment, place, present.get(place.slot) or cells.setdefault(place.slot, [None]))
-            fresh.append((variable, gradient, None, gradient))
-            extra = variable._extra
-            if extra.grad is not None:
-                sums = True
-            if extra.post_hooks:
-                hooked = True
-    return fresh, cells, sums, hooked
+        receivers.append(end.ref())
+    return arrived_at(segment, results, receivers)
 
 
 arrived = layout.chosen("arrived", _arrived)
@@ -87,13 +76,14 @@ def leaves_given(segment: Segment, slots: Sequence[int], given: Any) -> Sequence
 
 
 def arrived_at(segment: Segment, results: Sequence[tuple[int, Place]], receivers: Sequence[Any]) -> Arrival:
-    """Return what arrives at leaves where a sweep ends in these places, one for each."""
+    """Return what arrives at leaves where a sweep ends in these places, one for each; None stands for a leaf that nobody holds."""
     cells: dict[int, Cell] = {}
     fresh: list[Addition] = []
     for variable, (_, place) in zip(receivers, results, strict=True):
-        gradient = handle(segment, place, segment.cells.get(place.slot) or cells.setdefault(place.slot, [None]))
-        fresh.append((variable, gradient, None, gradient))
-    extras = [variable._extra for variable in receivers]
+        if variable is not None:
+            gradient = handle(segment, place, segment.cells.get(place.slot) or cells.setdefault(place.slot, [None]))
+            fresh.append((variable, gradient, None, gradient))
+    extras = [variable._extra for variable, *_ in fresh]
     return fresh, cells, any(extra.grad is not None for extra in extras), any(extra.post_hooks for extra in extras)
 
 
