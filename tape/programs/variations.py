@@ -24,7 +24,7 @@ from tape.programs.telling import begun, told
 from tape.programs.turns import Body, Call, Calls, body_of, turns_of
 
 FEWEST = 64  # entries; fewer are soon interpreted
-WORK = 8e-6  # seconds that each of them is to keep NumPy busy on average, as what is not light does at least, for calls to take less
+WORK = 1.2e-5  # seconds that each of them is to keep NumPy busy on average, what is light not counted, for calls to take less
 AFTER = 6  # runs after the compiler began with a body, it is used
 
 
@@ -45,8 +45,8 @@ def known(
     if len(entries) < FEWEST:
         return None
     if home:
-        work = {kernel: max((kernel.rent - HOSTED) / WORK, 1.0) for kernel in kernels if not kernel.is_light}
-        if not work or sum([work.get(e.kernel, 0.0) for e in entries]) < len(entries):
+        work = {kernel: kernel.rent - HOSTED for kernel in kernels if not kernel.is_light}
+        if sum([work.get(e.kernel, 0.0) for e in entries]) < WORK * len(entries):
             return None
     if any(kernel.pinned for kernel in kernels) or not all(map(on_one_device, leaves)):
         return None

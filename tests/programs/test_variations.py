@@ -9,7 +9,6 @@ import interop
 import tape
 import tape.numpy as tnp
 from tape.graph import length
-from tape.ops import running
 from tape.programs import policy, turns, variations
 from tests.platforms import at_home
 
@@ -40,7 +39,7 @@ def _own_numbers():
 @pytest.fixture
 def not_light(monkeypatch):
     """Kernels as of primitives that only XLA has, or of bigger arrays."""
-    monkeypatch.setattr(running.Runner, "is_light", False)
+    monkeypatch.setattr(variations, "WORK", 0.0)
 
 
 def swept(w, xs):
@@ -126,6 +125,18 @@ def test_bodies_are_called_where_that_takes_less_than_numpy(width, calls):
         (h * h).mean().backward()
         assert np.isfinite(w.grad.value).all()
     assert (stats.interpreted < stats.executed / 4, bool(turns._BODIES)) == (calls, calls)
+
+
+@pytest.mark.parametrize(("rows", "calls"), [pytest.param(4, False, marks=at_home), (32, True)])
+def test_products_of_few_rows_are_left_to_numpy(rows, calls):
+    turns._BODIES.clear()
+    u, w = (tape.Variable(RANDOM.normal(size=(64, 64)).astype(np.float32) / 64) for _ in range(2))
+    for count in range(31, 43):
+        h = tape.constant(np.zeros((rows, 64), np.float32))
+        for x in RANDOM.normal(size=(count, rows, 64)).astype(np.float32):
+            h = tnp.tanh(x @ u + h @ w)
+        assert all(np.isfinite(g.value).all() for g in tape.gradients((h * h).sum(), [u, w]))
+    assert bool(turns._BODIES) == calls
 
 
 def test_a_loop_of_one_length_leaves_its_body_to_its_program():
