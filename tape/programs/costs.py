@@ -109,6 +109,10 @@ class Costs:
         for slots in loop.each.values():
             self._rows[slots] = True
 
+    def taken_out(self, loop: Loop) -> int:
+        """Return how many of the values that a loop gives in its turns are read one by one."""
+        return int(sum([self._alone[slots].sum() for slots in loop.each.values()]))
+
     def moved(self, loop: Loop) -> float:
         """Return the bytes per turn that go into stacks, or out of them again, for the loop to be one of XLA's."""
         turn = self._flow.entries[loop.start : loop.start + loop.period]

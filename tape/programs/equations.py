@@ -12,9 +12,9 @@ from tape import jaxapi
 from tape.jaxapi import ClosedJaxpr, JaxprEqn, Literal, ShapedArray, Var
 from tape.ops.building import number_key
 from tape.ops.kernel import Kernel
+from tape.programs.costs import Costs
 from tape.programs.loops import Flow, Loop, Outside, find
 from tape.programs.rolling import FEW, chosen
-from tape.programs.rows import puts_together
 from tape.programs.scans import Writing, fitted
 
 # Seconds to compile: a kernel that is like no other, and an equation where there are others like it, whose kernel XLA has.
@@ -63,21 +63,11 @@ def with_loops(closed: ClosedJaxpr, *, final: bool) -> ClosedJaxpr:
 
 def _saved(flow: Flow, loops: Sequence[Loop], numbers: Collection[int]) -> float:
     """Return the seconds of compilation that loops save: those of their turns, but for the rows that are taken out of what they give."""
-    seconds = 0.0
-    alone = set(flow.keep)
-    done = 0
-
-    def read(start: int, end: int) -> None:
-        """Take note of what some equations read one by one."""
-        alone.update(s for entry in flow.entries[start:end] if not puts_together(entry) for s in entry.inputs)
-
+    seconds, costs = 0.0, Costs(flow, loops, ())
     for loop in loops:
         others = sum(any(isinstance(s, Outside) and len(s.slots) > 1 and s.slots[0] in numbers for s in sources) for sources in loop.reads)
-        seconds += (loop.count - 1) * (others * _KERNEL + (loop.period - others) * _AGAIN)
-        read(done, loop.start)
-        done = loop.end
-    read(done, len(flow.entries))
-    return seconds - _KERNEL * sum(slot in alone for loop in loops for slots in loop.each.values() for slot in slots)
+        seconds += (loop.count - 1) * (others * _KERNEL + (loop.period - others) * _AGAIN) - costs.taken_out(loop) * _KERNEL
+    return seconds
 
 
 def _read_in_turn(loops: Sequence[Loop]) -> Iterator[int]:
