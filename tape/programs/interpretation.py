@@ -18,7 +18,7 @@ from tape import jaxapi, layout
 from tape.configuration import checks_results
 from tape.graph.kinds import Place
 from tape.graph.trie import State, Step
-from tape.graph.wengert import last_uses, needed
+from tape.graph.wengert import E, last_uses, needed
 from tape.ops.hosting import REFUSALS
 from tape.programs import background
 from tape.programs.devices import settled, settling, there_are_several
@@ -34,7 +34,7 @@ def needed_entries(state: State, keep: Iterable[int]) -> tuple[list[Step], list[
 
 
 def evaluate(
-    entries: Iterable[Step], values: dict[int, Any], keep: Sequence[int], call: Callable[[Step], Callable[..., Sequence[Any]]]
+    entries: Iterable[E], values: dict[Any, Any], keep: Sequence[int], call: Callable[[E], Callable[..., Sequence[Any]]]
 ) -> list[Any]:
     """Return the values of the slots ``keep``, with the function that ``call`` gives for each entry; ``values`` is used up.
 

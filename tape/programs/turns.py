@@ -17,17 +17,18 @@ from tape import jaxapi
 from tape.bounded import Bounded
 from tape.configuration import configuration
 from tape.programs import numbers
+from tape.programs.interpretation import evaluate
 from tape.programs.loops import Carried, Flow, Loop, Outside, Result, Same
 from tape.programs.naming import inline
 
 
 class Call(NamedTuple):
-    """One call: the function that is compiled, what calls it, and what it reads and gives, by slots (None: nobody needs it)."""
+    """One call: the function that is compiled, what calls it, and what it reads and gives, as an entry of a Wengert list."""
 
     compiled: Wrapped
     run: Callable[..., Sequence[Any]]
     inputs: Sequence[int]
-    outputs: Sequence[int | None]
+    slots: Sequence[int]
     arguments: Callable[[Sequence[Any]], Sequence[Any]] = list  # of the compiled function, for some inputs
     entry: bool = False  # it is one entry of the tape
 
@@ -40,15 +41,6 @@ class Calls:
         self._slots = slots
         self._keep = keep
         self._flow = flow
-        last: dict[int | None, int] = {}
-        for i, call in enumerate(calls):
-            last.update(dict.fromkeys((*call.inputs, *call.outputs), i))
-        for slot in (None, *keep):
-            last.pop(slot, None)
-        self._used_up: list[list[int]] = [[] for _ in calls]
-        for slot, i in last.items():
-            assert slot is not None
-            self._used_up[i].append(slot)
 
     @property
     def count(self) -> int:
@@ -62,7 +54,7 @@ class Calls:
 
     def compiling(self, leaves: Sequence[Any]) -> list[tuple[Wrapped, Sequence[Any]]]:
         """Return the functions to compile, each once, with arguments like those of their calls."""
-        known: dict[int | None, Any] = {slot: jaxapi.described(leaf) for slot, leaf in zip(self._slots, leaves, strict=True)}
+        known: dict[int, Any] = {slot: jaxapi.described(leaf) for slot, leaf in zip(self._slots, leaves, strict=True)}
         first = next((x.sharding for x in known.values() if isinstance(x, jax.ShapeDtypeStruct) and x.sharding is not None), None)
         for entry in self._flow.entries if len(self._calls) > 1 else ():
             for slot, aval in zip(entry.slots, entry.kernel.out_avals, strict=True):
@@ -78,13 +70,7 @@ class Calls:
         """Return the values that are kept."""
         if len(self._calls) == 1:
             return self._calls[0].run(*leaves)
-        values: dict[int | None, Any] = dict(zip(self._slots, leaves, strict=True))
-        for call, used_up in zip(self._calls, self._used_up, strict=True):
-            values.update(zip(call.outputs, call.run(*[values[s] for s in call.inputs]), strict=True))
-            for slot in used_up:
-                values.pop(slot, None)
-        values.pop(None, None)
-        return [values[s] for s in self._keep]
+        return evaluate(self._calls, dict(zip(self._slots, leaves, strict=True)), self._keep, lambda call: call.run)
 
 
 class Body:
@@ -107,9 +93,6 @@ def turns_of(flow: Flow, loop: Loop, leaves: dict[int, Any]) -> list[Call]:
     """Return the calls of a loop's body, one for each turn."""
     read, results = _interface(loop)
     body = body_of(flow, loop).compiled
-    carried = {source.result for source in read if isinstance(source, Carried)}
-    needed = flow.needed_after(loop.end)
-    soonest = {r: min(s.turns for s in read if isinstance(s, Carried) and s.result == r) for r in carried}
 
     def slot(result: Result, number: int) -> int:
         return int(flow.entries[loop.start + number * loop.period + result[0]].slots[result[1]])
@@ -119,14 +102,9 @@ def turns_of(flow: Flow, loop: Loop, leaves: dict[int, Any]) -> list[Call]:
             return source.slots[number if len(source.slots) > 1 else 0]
         return source.initial[number] if number < source.turns else slot(source.result, number - source.turns)
 
-    calls: list[Call] = []
     run = numbers.on_device(body, [leaves.get(source_slot(source, 0)) for source in read], configuration())
-    for number in range(loop.count):
-        inputs = [source_slot(source, number) for source in read]
-        given = [(r, slot(r, number)) for r in results]
-        outputs = [s if needed[s] or number + soonest.get(r, loop.count) < loop.count else None for r, s in given]
-        calls.append(Call(body, run, inputs, outputs))
-    return calls
+    turns = range(loop.count)
+    return [Call(body, run, [source_slot(source, n) for source in read], [slot(result, n) for result in results]) for n in turns]
 
 
 def _interface(loop: Loop) -> tuple[dict[Carried | Outside, int], list[Result]]:
