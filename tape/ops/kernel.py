@@ -249,8 +249,17 @@ class Kernel(Runner):
         return self._cached(("batched", mask, size), make)
 
     def pull(self, inputs: Sequence[Any], outputs: Sequence[Any], cotangents: Sequence[Any], wanted: Sequence[bool]) -> Sequence[Any]:
-        """Pull cotangents (None where there is none) back to the inputs: the mathematics of every VJP."""
-        return pullback(self.jaxpr, inputs, cotangents, wanted, outputs)
+        """Pull cotangents (None where there is none) back to the inputs: the mathematics of every VJP.
+
+        What is empty takes part with zeros, though JAX writes ``x[[]]`` as a constant: whether a mask selects anything is chance.
+        """
+        grads = pullback(self.jaxpr, inputs, cotangents, wanted, outputs)
+        whole = all(0 in a.shape for a in self.out_avals)
+        missing = [g is None and w and (whole or 0 in a.shape) for g, w, a in zip(grads, wanted, self.in_avals, strict=True)]
+        if not any(missing):
+            return grads
+        nothing = next(ct for ct in cotangents if ct is not None).real.sum()  # of a batch of cotangents there is a batch of zeros
+        return [lax.broadcast(nothing.astype(x.dtype), x.shape) if m else g for x, g, m in zip(inputs, grads, missing, strict=True)]
 
     def _trace_vjp(self, present: tuple[bool, ...], wanted: tuple[bool, ...]) -> Vjp:
         n_in, n_out = len(self.in_avals), len(self.out_avals)
