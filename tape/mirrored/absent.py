@@ -15,6 +15,7 @@ _SPELLINGS = {  # names of PyTorch, Chainer and TensorFlow, where JAX's differs
     "assign": "value = ...",
     "bfloat16": "astype('bfloat16')",
     "cleargrad": "zero_grad()",
+    "clamp": "clip(min, max)",
     "clone": "copy()",
     "contiguous": "copy()",
     "creator": "op",
@@ -38,6 +39,7 @@ _SPELLINGS = {  # names of PyTorch, Chainer and TensorFlow, where JAX's differs
     "permute": "transpose(axes)",
     "reshape_as": "reshape(other.shape)",
     "scatter_add": "at[index].add(value)",
+    "select": "take(index, axis)",
     "t": "T",
     "to": "astype(dtype), or variable.to_device(device)",
     "type": "astype(dtype)",
@@ -45,6 +47,7 @@ _SPELLINGS = {  # names of PyTorch, Chainer and TensorFlow, where JAX's differs
     "view_as": "reshape(other.shape)",
 }
 _FUNCTIONS = {
+    "bernoulli": "random.bernoulli(key, variable)",
     "chunk": "numpy.split(variable, sections)",
     "expand": "numpy.broadcast_to(variable, shape)",
     "expand_as": "numpy.broadcast_to(variable, other.shape)",
@@ -53,9 +56,12 @@ _FUNCTIONS = {
     "masked_fill": "numpy.where(mask, value, variable)",
     "masked_select": "numpy.extract(mask, variable)",
     "mm": "numpy.matmul(variable, other)",
+    "multinomial": "random.categorical(key, tape.numpy.log(variable))",
+    "polygamma": "scipy.special.polygamma(n, variable)",
     "topk": "lax.top_k(variable, k)",
     "unbind": "numpy.unstack(variable)",
     "unsqueeze": "numpy.expand_dims(variable, axis)",
+    "where": "numpy.where(condition, variable, other)",
 }
 _IN_PLACE = {"add", "addcdiv", "addcmul", "clamp", "div", "fill", "index_add", "lerp", "mul", "relu", "scatter_add", "sub", "zero"}
 _RENAMED = {  # functions of PyTorch, and of NumPy where JAX dropped or renamed them
