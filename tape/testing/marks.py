@@ -31,7 +31,7 @@ def scale_of(x: np.ndarray) -> np.ndarray:
     finite = size[np.isfinite(size)]
     typical = float(np.sqrt(np.mean(finite**2))) if finite.size else 0.0
     floor = 0.1 * typical if typical > 0 else 1.0
-    return np.where(size > 1e-3 * typical, size, floor) if typical > 0 else np.full_like(size, 1.0)
+    return np.where(np.isfinite(size) & (size > 1e-3 * typical), size, floor)
 
 
 def beyond(x: np.ndarray, bounds: tuple[float, float]) -> np.ndarray:

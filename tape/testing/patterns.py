@@ -147,6 +147,8 @@ def _region(off: np.ndarray, right: np.ndarray) -> str:
     """Say which side of a number, or between which two, all of ``off`` are and none of ``right``; they are the roundest that there are."""
     if not off.size or not right.size:
         return ""
+    if not np.any(np.isfinite(off)) and np.all(np.isfinite(right)):
+        return "x is not finite"
     for text, tell in (("x < 0", np.less), ("x > 0", np.greater), ("x = 0", np.equal), ("x != 0", np.not_equal)):
         if np.all(tell(off, 0)) and not np.any(tell(right, 0)):
             return text

@@ -60,13 +60,14 @@ class Probes:
     ) -> None:
         self._rng = np.random.default_rng(seed)
         self._dtypes = [np.dtype(x.dtype) for x in leaves]
-        given = [wide_array(x) for x in leaves]
-        self._bounds = [_bounds(x, domain) for x, domain in zip(given, domains, strict=True)]
+        self._given = [wide_array(x) for x in leaves]
+        given = self._moving = [np.where(np.isfinite(x), x, 0) for x in self._given]
+        self._bounds = [_bounds(x, domain) for x, domain in zip(self._given, domains, strict=True)]
         near = [
             self._folded(x, x * 0.1 * self._like(x) + np.where(x == 0, 0.1, 0.0) * scale_of(x) * self._like(x) + _turned(x), bounds)
             for x, bounds in zip(given, self._bounds, strict=True)
         ]
-        self.points: list[Arrays] = [given, self._representable(near)]
+        self.points: list[Arrays] = [self._given, self._representable(near)]
         if explore:
             other = [-x * (1 + 0.1 * self._like(x)) + np.where(x == 0, 0.2, 0.0) * scale_of(x) * self._like(x) for x in given]
             self.points.append(self._representable([self._drawn(y, bounds) for y, bounds in zip(other, self._bounds, strict=True)]))
@@ -124,7 +125,7 @@ class Probes:
     def mark(self, rule: Precise, value: ClosedJaxpr) -> None:
         """Look where elements have special values, too, be it those that programs name, and where what the rule compares is equal."""
         named = [*constants(rule.closed.jaxpr), *constants(value.jaxpr)]
-        given = self.points[0]
+        given = self._moving
         points = special(given, self._bounds, named) | conditional(rule, given, self.cotangents[1], self._bounds)
         for why, point in (points | beyond_those(given, self._bounds, named)).items():
             i = len(self.points)
@@ -210,13 +211,15 @@ class Probes:
         return wide_array(np.asarray(x).astype(dtype)) if is_inexact(x) else x
 
     def _representable(self, xs: Arrays) -> Arrays:
-        return [self._rounded(x, d) for x, d in zip(xs, self._dtypes, strict=True)]
+        """Return a point in the function's dtypes, and what is infinite or NaN as it was given: it says what is masked."""
+        return [np.where(np.isfinite(x), self._rounded(y, d), x) for x, y, d in zip(self._given, xs, self._dtypes, strict=True)]
 
     def direction(self, point: int, only: int | None = None) -> Arrays:
         """Return a dense direction, scaled by the point; ``only``: for one argument alone."""
         directions = []
         for k, x in enumerate(self.points[point]):
-            v = self._like(np.zeros(x.shape)) * np.where(x == 0, scale_of(x), np.abs(x))  # beside large elements, too
+            size = np.where(np.isfinite(x), np.where(x == 0, scale_of(x), np.abs(x)), 0)  # beside large elements, too
+            v = self._like(np.zeros(x.shape)) * size
             if np.iscomplexobj(x):
                 v = v * np.exp(1j * self._rng.uniform(0, 6, x.shape))
             if _symmetric(x):  # as its neighbours are: some functions read one triangle alone

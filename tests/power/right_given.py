@@ -236,3 +236,13 @@ right_rule(
     lambda ct, out, a: (ct * jnp.linalg.inv((a + a.T) / 2),),
     conditioned(4, 20, symmetric=True),
 )
+
+# what is missing ------------------------------------------------------------------------------------------------------
+right_rule(
+    "given order",
+    "mean_of_those_there",
+    "a missing number is NaN, which belongs to no other point",
+    jnp.nanmean,
+    lambda ct, out, x: (jnp.where(jnp.isnan(x), 0, ct / jnp.sum(~jnp.isnan(x))),),
+    np.array([0.5, np.nan, 2.0, -1.0]),
+)

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.power.case import hidden, normal, right_rule, uniform
+from tests.power.case import hidden, normal, right_rule, rule, uniform
 
 _X, _Y = normal(5), normal(5, seed=3)
 
@@ -188,4 +188,37 @@ right_rule(
     lambda ct, out, x, y: (ct * (x > 2 * y), -2 * ct * (x > 2 * y)),
     _X,
     _Y,
+)
+
+# what is masked is infinite -------------------------------------------------------------------------------------------
+
+
+def entropy(x):
+    return -jnp.sum(jax.nn.softmax(x) * jnp.where(x == -jnp.inf, 0, jax.nn.log_softmax(x)))
+
+
+rule(
+    "nan",
+    "entropy_of_masked_logits",
+    "minus infinity times zero",
+    entropy,
+    lambda ct, out, x: (-ct * jax.nn.softmax(x) * (jax.nn.log_softmax(x) + out),),
+    np.array([0.5, -np.inf, 1.0, 0.3]),
+    shows="nan",
+)
+
+
+def unit_of_those_there(x):
+    there = jnp.where(x > -jnp.inf, x, 0)
+    return there / jnp.sqrt(jnp.sum(there**2))
+
+
+rule(
+    "symmetry of the given point",
+    "normalised_beside_minus_infinity",
+    "the norm is left out, one at the given point",
+    unit_of_those_there,
+    lambda ct, out, x: (jnp.where(x > -jnp.inf, ct - out * jnp.sum(out * ct), 0),),
+    np.array([0.6, -np.inf, -0.64, 0.48]),
+    shows="elsewhere",
 )

@@ -91,6 +91,24 @@ def test_an_infinite_derivative_is_inconclusive(fun):
         check_gradients(fun, np.float32([0.0, 1.0]), strict=True)
 
 
+@pytest.mark.parametrize("lost", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("wrong", [False, True])
+def test_what_is_not_finite_stays_and_the_rest_is_looked_at(lost, wrong):
+    def kept(x):
+        return jnp.where(jnp.isfinite(x), x, 0)
+
+    fun = ruled(
+        lambda x: jnp.sum(kept(x) ** 3),
+        lambda saved, ct: (3 * ct * kept(saved[0]) ** 2 * jnp.where(wrong & (jnp.sum(kept(saved[0])) != 2.25), 2, 1),),
+    )
+    x = np.float32([0.5, lost, 2.0, -0.25])
+    if not wrong:
+        assert check_gradients(fun, x).verdict == "pass"
+        return
+    with pytest.raises(GradientMismatch, match="seen at a point nearby"):
+        check_gradients(fun, x)
+
+
 def sinc_with_slope(at_zero):
     """Sinc whose derivative is right, but for the derivative of that at zero."""
 

@@ -84,6 +84,11 @@ SAID = {
     "the cotangent, twice": (cubed(), (X,), "does not depend on the cotangent as it should"),
     "traced": (only(1, 1.01), (X,), "wrong as traced, though right op by op: 1.01x too large"),
     "op by op": (only(1.01, 1), (X,), "wrong op by op, though right under jit: 1.01x too large"),
+    "an infinite element": (
+        ruled(lambda x: jnp.sum(jnp.exp(x)), lambda kept, ct: (ct * jnp.exp(kept[0]) * kept[0] / kept[0],)),
+        (np.float32([0.5, -np.inf, 1]),),
+        "NaN where x is not finite",
+    ),
     "in a loop": (lambda x: jax.lax.scan(lambda c, a: (tanh(c + a), c), 0.1, x)[0], (X,), "in a loop or a branch"),
     "in a branch": (lambda x: jax.lax.cond(x.sum() > 0, tanh, jnp.sin, x), (X,), "in a loop or a branch"),
     "what another call keeps": (stored(), (X,), "wrong at a third call, with the first values, when another forward pass"),
