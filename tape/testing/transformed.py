@@ -104,6 +104,7 @@ def check_vmap(evidence: Evidence) -> Iterator[Item]:
     singles: list[tuple[Any, Any]] = []
     runs: list[Any] = []
     direct: list[Any] = []
+    done: list[_Batching] = []
     batchings = _batchings(evidence)
     if evidence.large and batchings:
         yield LeftOut("all ways of batching it but one")
@@ -116,7 +117,7 @@ def check_vmap(evidence: Evidence) -> Iterator[Item]:
             np.stack([(xs if i < n else cts)[j][i if i < n else i - n] for j in range(int(np.prod(batching.shape(i))))]).reshape(a.shape)
             for i, a in enumerate(avals)
         ]
-        derivative = batching.around(lambda *a: tuple(evidence.subject.pull(a[:n], a[n:])[1]))
+        derivative = batching.around(lambda *a: tuple(itertools.chain(*evidence.subject.pull(a[:n], a[n:]))))
         try:
             if evidence.untraced:
                 with jax.enable_x64(True):
@@ -124,32 +125,32 @@ def check_vmap(evidence: Evidence) -> Iterator[Item]:
             else:
                 runs.append((evidence.precise(jaxapi.trace(derivative, *avals)[0]), given))
         except Exception as e:  # noqa: BLE001 - not everything can be batched
-            twice = " of vmap" if len(batching.sizes) > 1 else ""
-            yield Note(f"not checked under vmap{twice}: the derivative raises {type(e).__name__} there")
-            if not twice:
+            yield Note(f"not checked under vmap over {batching.label}: the derivative raises {type(e).__name__} there")
+            if batching is batchings[0]:
                 return
             del singles[-len(rows) :]
-            batchings = [other for other in batchings if len(other.sizes) == 1]
-            break
-    if not batchings:
+            continue
+        done.append(batching)
+    if not done:
         return
     got = direct
     if runs:
-        runs = runs[: len(batchings)]
         program = Program(
             "vmap", lambda batch: [run(*given) for (run, _), given in zip(runs, batch, strict=True)], [run for run, _ in runs]
         )
         got = program([given for _, given in runs])
     want = evidence.one_by_one(singles)
     start = 0
-    for batching, results in zip(batchings, got, strict=False):
+    for batching, results in zip(done, got, strict=True):
         count = int(np.prod(batching.sizes))
-        for k, batch in enumerate(results):
-            a, r = want["g"][k][start : start + count], want["r"][k][start : start + count]
-            g = np.asarray(batch)
+        wanted = [*zip(want["rule_y"], want["y"], strict=True), *zip(want["g"], want["r"], strict=True)]
+        for k, (batch, both) in enumerate(zip(results, wanted, strict=True), start=n - len(wanted)):
+            g, (a, r) = np.asarray(batch), [of[start : start + count] for of in both]
             if g.size != a.size or not _agree(g.reshape(a.shape), a, r):
                 why = f"vmap over {batching.label}"
-                yield fail(k, "vmap", f"wrong under {why}, though right without it", expected=a, got=g.reshape(a.shape), why=why)
+                what = "" if k >= 0 else "the value of the function is "
+                message = f"{what}wrong under {why}, though right without it"
+                yield fail(k if k >= 0 else None, "vmap", message, expected=a, got=g.reshape(a.shape), why=why)
                 return
         start += count
 

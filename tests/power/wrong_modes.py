@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import tape
 from tests.power.case import HALVES, built, complexes, custom, normal, rule, uniform
 
 # several outputs ------------------------------------------------------------------------------------------------------
@@ -81,6 +82,24 @@ def softmax_summed_over_the_batch():
     op = jax.custom_vjp(lambda x: jax.nn.softmax(x))
     op.defvjp(lambda x: (jax.nn.softmax(x), x), lambda x, ct: (lambda p: (p * (ct - inner(ct, p)),))(jax.nn.softmax(x)))
     return op
+
+
+@built("only under vmap", "the values of a batch have one mean", normal(4), truth=lambda x: x - jnp.mean(x), shows="vmap")
+def centred_by_the_mean_of_the_batch():
+    class Centred(tape.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x - x.mean()
+
+        @staticmethod
+        def backward(ctx, g):
+            return g - g.mean()
+
+        @staticmethod
+        def vmap(info, in_dims, x):
+            return x - x.mean(), 0
+
+    return Centred.apply
 
 
 @built("only under jit", "the branch for traced values lacks the factor 2", normal(4), truth=lambda x: x * x, shows="jit")

@@ -109,6 +109,41 @@ def test_what_is_not_finite_stays_and_the_rest_is_looked_at(lost, wrong):
         check_gradients(fun, x)
 
 
+def test_one_way_of_batching_that_raises_leaves_the_others():
+    slope = jax.custom_batching.custom_vmap(lambda x: jnp.cos(x))
+
+    @slope.def_vmap
+    def _(size, batched, x):
+        if size == 1:
+            raise NotImplementedError
+        return (0.5 if size == 2 else 1) * jnp.cos(x), True
+
+    fun = ruled(jnp.sin, lambda kept, ct: (ct * slope(kept[0]),))
+    with pytest.raises(GradientMismatch) as caught:
+        check_gradients(fun, X, order=1)
+    said = " ".join(str(caught.value).split())
+    assert "twice, though right without it" in said
+    assert "not checked under vmap over a batch of one: the derivative raises NotImplementedError" in said
+
+
+def test_a_value_that_is_wrong_under_vmap_is_found():
+    class Doubled(tape.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, g):
+            return 2 * g
+
+        @staticmethod
+        def vmap(info, in_dims, x):
+            return 3 * x, 0
+
+    with pytest.raises(GradientMismatch, match="the value of the function is"):
+        check_gradients(Doubled.apply, X)
+
+
 def sinc_with_slope(at_zero):
     """Sinc whose derivative is right, but for the derivative of that at zero."""
 
