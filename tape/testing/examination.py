@@ -258,7 +258,7 @@ class Examination:
             m.eps = finest([jnp.float32])
             rtol = max(rtol, 200 * m.eps)
         if evidence.iterates:  # solvers, and their rules, are as exact as their tolerance
-            rtol = max(rtol, 3e-6)
+            rtol = max(rtol, 1e-5)
         finite = [b for b in range(len(pairs)) if all(np.all(np.isfinite(y[2 * b])) for y in measured["y"])]
         marked = [b for b in finite if pairs[b].point in {*evidence.probes.marked, *evidence.probes.isolated}]
         adrift = {b for b in marked if not steady(measured["y"], 2 * b)} | {b for b in finite if pairs[b].point in evidence.adrift}

@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.ode import odeint
 
 import tape
 from tests.power.case import BOTH, built, complexes, conditioned, custom, normal, right, right_rule, uniform
@@ -206,6 +207,14 @@ right(
     "branches inside a loop",
     lambda x: jax.lax.fori_loop(0, 4, lambda i, s: jax.lax.cond(i % 2 == 0, jnp.sin, jnp.cos, s) + x, x),
     normal(3),
+)
+right(
+    "loop",
+    "adaptive_solver",
+    "adjoint and loop are as near as the solver's tolerance",
+    lambda y: odeint(lambda y, t: -y * y, y, jnp.linspace(0, 1, 3, dtype=y.dtype))[-1],
+    uniform(0.5, 2, 3),
+    dtypes=("float64",),
 )
 right("indices", "take_along_axis", "gathered by argmax", lambda x: jnp.take_along_axis(x, jnp.argmax(x, 1)[:, None], 1), normal(3, 4))
 right(
