@@ -206,8 +206,9 @@ def _entry(exam: Examination, name: str, finding: Finding, votes: dict[str, str]
     index: tuple[int, ...] = ()
     expected = got = None
     if r is not None and g is not None and r.shape == g.shape and r.size and finding.kind != "structure":
+        asked = np.isfinite(r) | ~np.any(np.isfinite(r)) | (finding.verdict == "inconclusive")
         with np.errstate(invalid="ignore"):
-            off = np.where(np.isfinite(r) | ~np.any(np.isfinite(r)), np.nan_to_num(np.abs(g - r), nan=np.inf, posinf=np.inf), -1)
+            off = np.where(asked, np.nan_to_num(np.abs(g - r), nan=np.inf, posinf=np.inf), -1)
         index = tuple(int(i) for i in np.unravel_index(int(np.argmax(off)), r.shape))
         expected, got = r[index], g[index]
     return ArgumentReport(

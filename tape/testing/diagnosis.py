@@ -99,7 +99,7 @@ def _numbers(evidence: Evidence, finding: Finding) -> tuple[np.ndarray, np.ndarr
         or np.iscomplexobj(finding.at)
     ):
         return None
-    numbers, off, moving = [], [], []
+    numbers, off, moving, inside = [], [], [], []
     for b, pair in enumerate(evidence.probes.pairs):
         rule, g = evidence.measured["r"][k][2 * b], evidence.measured["g"][k][2 * b]
         if pair.point in evidence.adrift or not (np.all(np.isfinite(rule)) and np.all(np.isfinite(g))):
@@ -108,11 +108,13 @@ def _numbers(evidence: Evidence, finding: Finding) -> tuple[np.ndarray, np.ndarr
         numbers.append(evidence.probes.points[pair.point][k])
         off.append(np.abs(g - rule) > 1e-5 * np.abs(rule) + 1e-12 * scale)
         moving.append(off[-1] | (np.abs(rule) > 1e-9 * scale))
+        inside.append(np.full(rule.shape, evidence.probes.inside[pair.point]))
     if not numbers:
         return None
-    x, wrong, known = (np.concatenate([np.ravel(a) for a in of]) for of in (numbers, off, moving))
+    x, wrong, known, meant = (np.concatenate([np.ravel(a) for a in of]) for of in (numbers, off, moving, inside))
     plain = np.abs(x) > 1e-2 * np.min(np.abs(x[wrong]), initial=np.inf)  # near zero, a difference may be too small to be seen
-    return x[wrong], x[known & ~wrong & plain]
+    meant |= ~np.isin(np.sign(x), np.sign(x[wrong]))  # far out, a difference may be; of another sign, it is a branch that is right
+    return x[wrong], x[known & ~wrong & plain & meant]
 
 
 def _of_cotangent(evidence: Evidence, finding: Finding) -> str:

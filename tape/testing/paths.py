@@ -6,6 +6,7 @@ function in which an operand of one equation counts otherwise; each operand is t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -74,12 +75,9 @@ def missing(evidence: Evidence, finding: Finding) -> str:
     whole, rule = (
         np.concatenate([np.ravel(a) for a in of]) for of in ([f[0] for f in found], [evidence.measured["g"][k][2 * p] for p in at])
     )
-    for i, eqn in enumerate(operands, start=1):
-        share = whole - np.concatenate([np.ravel(f[i]) for f in found])
-        if not np.any(share) or not np.all(np.isfinite(share)):
-            continue
-        for weight, text in WEIGHTS.items():
-            if close(rule, whole + (weight - 1) * share):
-                line = line_of(eqn)
-                return f"the derivative through {eqn.primitive.name}{f' at {line}' if line else ''} {text}"
+    shares = [whole - np.concatenate([np.ravel(f[i]) for f in found]) for i in range(1, len(operands) + 1)]
+    for (weight, text), (eqn, share) in itertools.product(WEIGHTS.items(), zip(operands, shares, strict=True)):
+        if np.any(share) and np.all(np.isfinite(share)) and close(rule, whole + (weight - 1) * share):
+            line = line_of(eqn)
+            return f"the derivative through {eqn.primitive.name}{f' at {line}' if line else ''} {text}"
     return ""

@@ -78,11 +78,11 @@ def _shape_pattern(r: np.ndarray, g: np.ndarray) -> str:
     for axis in range(r.ndim):
         if r.shape[axis] < 2:
             continue
+        if close(g, np.flip(r, axis)):
+            return f"reversed along axis {axis}"
         for shift in (1, -1):
             if close(g, np.roll(r, shift, axis)) or close(_inside(g, shift, axis), _inside(np.roll(r, shift, axis), shift, axis)):
                 return f"off by one along axis {axis}"
-        if close(g, np.flip(r, axis)):
-            return f"reversed along axis {axis}"
         average = np.broadcast_to(r.mean(axis, keepdims=True), r.shape)
         if close(g, average * r.shape[axis]) and not close(r, average):
             return f"summed over axis {axis}, which was not broadcast"
@@ -129,7 +129,7 @@ def _where(off: np.ndarray, at: np.ndarray | None, seen: Seen | None = None) -> 
     if np.all(off):
         return " everywhere"
     if at is not None and not np.iscomplexobj(at) and at.shape == off.shape:
-        region = (seen and _region(*seen)) or _region(at[off], at[~off])
+        region = _region(*(seen or (at[off], at[~off])))
         if region:
             return f" where {region}"
     for axis in range(off.ndim):

@@ -87,6 +87,7 @@ def test_a_report_shows_in_notebooks():
 def test_an_infinite_derivative_is_inconclusive(fun):
     report = check_gradients(fun, np.float32([0.0, 1.0]))
     assert report.verdict == "inconclusive"
+    assert report.arguments[0].index == (0,)
     with pytest.raises(GradientMismatch):
         check_gradients(fun, np.float32([0.0, 1.0]), strict=True)
 

@@ -84,6 +84,29 @@ SAID = {
     "the cotangent, twice": (cubed(), (X,), "does not depend on the cotangent as it should"),
     "traced": (only(1, 1.01), (X,), "wrong as traced, though right op by op: 1.01x too large"),
     "op by op": (only(1.01, 1), (X,), "wrong op by op, though right under jit: 1.01x too large"),
+    "places, whatever their numbers": (
+        ruled(lambda x: x**2, lambda kept, ct: (2 * ct * kept[0] * jnp.float32([1, 0.5, 1, 0.7]),)),
+        (X,),
+        "wrong in places (2 of 4 elements)",
+    ),
+    "everywhere but far out": (
+        ruled(jnp.tanh, lambda kept, ct: (ct * (1 - jnp.tanh(kept[0]) ** 2) * (1 + 0.1 / jnp.cosh(kept[0]) ** 2),)),
+        (np.abs(X),),
+        "wrong everywhere argument 0: seen",
+    ),
+    "two that change places": (
+        ruled(lambda x: x**2, lambda kept, ct: ((2 * ct * kept[0])[:, ::-1],)),
+        (A[:, :2],),
+        "reversed along axis 1",
+    ),
+    "a norm": (
+        ruled(
+            lambda v: v / jnp.sqrt(jnp.sum(v * v, 1, keepdims=True)),
+            lambda kept, ct: (ct / jnp.sqrt(jnp.sum(kept[0] ** 2, 1, keepdims=True)),),
+        ),
+        (A,),
+        "the derivative through reduce_sum at test_diagnosis.py:",
+    ),
     "an infinite element": (
         ruled(lambda x: jnp.sum(jnp.exp(x)), lambda kept, ct: (ct * jnp.exp(kept[0]) * kept[0] / kept[0],)),
         (np.float32([0.5, -np.inf, 1]),),
