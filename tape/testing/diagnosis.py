@@ -10,9 +10,9 @@ import numpy as np
 from tape.testing.blame import birth
 from tape.testing.evidence import Evidence
 from tape.testing.findings import Finding
-from tape.testing.marks import EDGE, SPECIAL
+from tape.testing.marks import EDGE, EQUAL, SPECIAL
 from tape.testing.paths import missing
-from tape.testing.patterns import close, pattern_of, ties_of
+from tape.testing.patterns import close, pattern_of, region, ties_of
 
 MANY = 3  # special values that are named
 FEW = 16  # elements that are asked about one by one
@@ -27,7 +27,10 @@ def diagnosed(evidence: Evidence, finding: Finding) -> str:
     if r is None or g is None or finding.verdict != "fail" or finding.kind in {"structure", "raises", "numeric", "variant"}:
         return finding.message
     born = "" if np.all(np.isfinite(g)) else birth(evidence, finding.pair)
-    plain = pattern_of(r, g, finding.at, _numbers(evidence, finding))
+    seen = _numbers(evidence, finding, everywhere=True)
+    if seen is not None and not region(*seen):  # where branches meet, JAX's convention may be off
+        seen = _numbers(evidence, finding, everywhere=False)
+    plain = pattern_of(r, g, finding.at, seen)
     point = None if finding.pair is None else evidence.probes.pairs[finding.pair].point
     if point in {*evidence.probes.marked, *evidence.probes.isolated} and r.shape == g.shape:
         known = _at_values(evidence, finding, plain)
@@ -53,7 +56,7 @@ def _at_values(evidence: Evidence, finding: Finding, plain: str) -> str:
     off = ~(np.abs(g - r) <= 1e-5 * np.abs(r))
     pattern = re.sub(r" (everywhere|in places|where .*|at .*)$", "", pattern_of(r[off], g[off], None))
     related = _related([a[off] if a.shape == off.shape else None for a in x], evidence.subject.names)
-    if related and finding.why.startswith(EDGE):
+    if related and finding.why.startswith((EDGE, EQUAL)):
         return f"{pattern} where {related}"
     moved = [j for j, a in enumerate(x) if not np.array_equal(a, given[j])]
     j = moved[0] if len(moved) == 1 else k
@@ -87,8 +90,11 @@ def _traced_alone(evidence: Evidence, finding: Finding) -> bool:
     return eager.shape == r.shape and bool(np.abs(eager - r).max(initial=0) < 0.01 * np.abs(g - r).max(initial=0))
 
 
-def _numbers(evidence: Evidence, finding: Finding) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return for which numbers, at all points, the gradient of an argument is wrong, and for which right, if it has one for each."""
+def _numbers(evidence: Evidence, finding: Finding, *, everywhere: bool) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return for which numbers the gradient of an argument is wrong, and for which right, if it has one for each.
+
+    Without ``everywhere``, nothing is said to be wrong where branches meet.
+    """
     k, r = finding.argument, finding.expected
     if (
         finding.kind != "first"
@@ -105,9 +111,11 @@ def _numbers(evidence: Evidence, finding: Finding) -> tuple[np.ndarray, np.ndarr
         if pair.point in evidence.adrift or not (np.all(np.isfinite(rule)) and np.all(np.isfinite(g))):
             continue
         scale = float(np.max(np.abs(rule), initial=0))
+        bad = np.abs(g - rule) > 1e-5 * np.abs(rule) + 1e-12 * scale
+        asked = everywhere or pair.point not in evidence.probes.marked
         numbers.append(evidence.probes.points[pair.point][k])
-        off.append(np.abs(g - rule) > 1e-5 * np.abs(rule) + 1e-12 * scale)
-        moving.append(off[-1] | (np.abs(rule) > 1e-9 * scale))
+        off.append(bad & asked)
+        moving.append(np.where(bad, asked, np.abs(rule) > 1e-9 * scale))
         inside.append(np.full(rule.shape, evidence.probes.inside[pair.point]))
     if not numbers:
         return None

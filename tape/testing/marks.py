@@ -21,6 +21,7 @@ POINTS = 12  # of special values
 ZERO = "a point with a zero"
 SPECIAL = "a point of special values"
 EDGE = "a point at the edge of a condition of the rule"
+EQUAL = "a point where arguments are equal"
 TINY = 1e-9  # what rules that guard against a division by zero take for zero
 MINUTE = f"a point of size {TINY:g}"
 
@@ -45,8 +46,8 @@ def marked(given: Arrays, bounds: list[Interval]) -> dict[str, Arrays]:
     points: dict[str, Arrays] = {"a point with ties": [_tied(x, None) for x in given]}
     for axis in range(min(2, max(x.ndim for x in given))):
         points[f"a point with ties along axis {axis}"] = [_tied(x, axis) if 1 < x.ndim > axis else x for x in given]
-    points["a point where arguments are equal"] = [_equal(given, k) for k in range(len(given))]
-    points["a point where arguments are equal everywhere"] = [_first_like(given, k) for k in range(len(given))]
+    points[EQUAL] = [_equal(given, k) for k in range(len(given))]
+    points[f"{EQUAL} everywhere"] = [_first_like(given, k) for k in range(len(given))]
     points["a point where arguments are opposite"] = [-_equal(given, k) if k else given[0] for k in range(len(given))]
     points["a point where arrays have length one"] = [x / max(float(np.linalg.norm(x)), TINY) for x in given]
     if any(x.ndim == 2 and x.shape[0] == x.shape[1] > 1 for x in given):
@@ -102,7 +103,7 @@ def special(given: Arrays, bounds: list[Interval], constants: Iterable[float]) -
 def beyond_those(given: Arrays, bounds: list[Interval], constants: Iterable[float]) -> dict[str, Arrays]:
     """Return points of special values that are not between the bounds, of one argument and one sign at a time."""
     named = [sign * c for c in dict.fromkeys(map(abs, constants)) if np.isfinite(c) for sign in (1, -1)][: 2 * NAMED]
-    points = {"a point where arguments are equal, beyond those given": [_first_like(given, k) for k in range(len(given))]}
+    points = {f"{EQUAL}, beyond those given": [_first_like(given, k) for k in range(len(given))]}
     for k, (x, b) in enumerate(zip(given, bounds, strict=True)):
         values = [c for c in dict.fromkeys((*named, -1.0, 0.0, 1.0, 2.0)) if beyond(np.asarray(c), b)]
         for chosen in ([c for c in values if c > 0], [c for c in values if c <= 0]) if not np.iscomplexobj(x) else ():

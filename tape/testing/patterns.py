@@ -45,7 +45,7 @@ def pattern_of(r: np.ndarray, g: np.ndarray, at: np.ndarray | None, seen: Seen |
         ratio = (g / r)[moving & off]
     everywhere = np.all(off | ~moving)
     where = ties_of(off, at) or (
-        ("where " + region if (region := seen and _region(*seen)) else "everywhere") if everywhere else _where(off, at, seen).strip()
+        ("where " + bounds if (bounds := seen and region(*seen)) else "everywhere") if everywhere else _where(off, at, seen).strip()
     )
     if ratio.size and np.all(np.abs(ratio - ratio[0]) <= 0.02 * np.abs(ratio[0] - 1)) and np.all(moving | ~off):
         factor = ratio[0]
@@ -129,9 +129,9 @@ def _where(off: np.ndarray, at: np.ndarray | None, seen: Seen | None = None) -> 
     if np.all(off):
         return " everywhere"
     if at is not None and not np.iscomplexobj(at) and at.shape == off.shape:
-        region = _region(*(seen or (at[off], at[~off])))
-        if region:
-            return f" where {region}"
+        bounds = region(*(seen or (at[off], at[~off])))
+        if bounds:
+            return f" where {bounds}"
     for axis in range(off.ndim):
         for text, i in (("first", 0), ("last", -1)):
             mask = np.zeros_like(off)
@@ -143,7 +143,7 @@ def _where(off: np.ndarray, at: np.ndarray | None, seen: Seen | None = None) -> 
     return " in places"
 
 
-def _region(off: np.ndarray, right: np.ndarray) -> str:
+def region(off: np.ndarray, right: np.ndarray) -> str:
     """Say which side of a number, or between which two, all of ``off`` are and none of ``right``; they are the roundest that there are."""
     if not off.size or not right.size:
         return ""

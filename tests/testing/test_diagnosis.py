@@ -94,6 +94,19 @@ SAID = {
         (np.abs(X),),
         "wrong everywhere argument 0: seen",
     ),
+    "a bound beyond which JAX has a convention": (
+        ruled(jax.nn.softplus, lambda kept, ct: (ct * jnp.where(kept[0] > 20, 0, jax.nn.sigmoid(kept[0])),)),
+        (np.float32([-3, 0.5, 19, 21]),),
+        "zero where x > 20",
+    ),
+    "close arguments": (
+        ruled(
+            lambda x, y: x * x * y,
+            lambda kept, ct: (2 * ct * kept[0] * kept[1] * ~jnp.isclose(kept[0], kept[1], rtol=1e-3), ct * kept[0] ** 2),
+        ),
+        (X, X[::-1] + np.float32(0.3)),
+        "zero where argument 0 = argument 1",
+    ),
     "two that change places": (
         ruled(lambda x: x**2, lambda kept, ct: ((2 * ct * kept[0])[:, ::-1],)),
         (A[:, :2],),
