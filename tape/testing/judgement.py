@@ -128,7 +128,8 @@ def _asked(evidence: Evidence, s: Suspect, suspects: Sequence[Suspect], *, both:
         return ask(evidence, evidence.measurement, x, ct, s.argument, r, g, s.ratio, bad, evidence.rtol, both=both, around=around)
 
     first = answer([])
-    if first not in {"wrong", "outside"} or evidence.probes.pairs[s.pair].point not in {0, *evidence.probes.marked}:
+    kinks = {0, *evidence.probes.marked, *evidence.probes.isolated}
+    if first not in {"wrong", "outside"} or evidence.probes.pairs[s.pair].point not in kinks:
         return first
     return answer(_around(evidence, s.pair))
 
@@ -137,7 +138,8 @@ def _around(evidence: Evidence, b: int) -> list[list[np.ndarray]]:
     """Return the reference's gradients at points all round, of which a kink has several: what lies between them is no mistake."""
     x, ct = evidence.at(b)
     rng = np.random.default_rng(evidence.seed)
-    points = [[a + BESIDE * scale_of(a) * rng.uniform(-1, 1, a.shape) for a in x] for _ in range(ROUND)]
+    shapes = [[a.shape if i % 2 else () for a in x] for i in range(ROUND)]  # each element by itself, or all to one side
+    points = [[a + BESIDE * scale_of(a) * rng.uniform(-1, 1, of) for a, of in zip(x, shape, strict=True)] for shape in shapes]
     rows = evidence.one_by_one([(point, ct) for point in points])["r"]
     return [[row[i] for row in rows] for i in range(ROUND)]
 

@@ -159,3 +159,13 @@ right_rule(
     lambda ct, out, x: (jnp.zeros_like(x).at[jnp.argsort(x)].set(ct),),
     uniform(-2.0, 2.0, 6),
 )
+right_rule(
+    "kink",
+    "clamped_between_arguments",
+    "where both bounds are the number itself, its share is one of several",
+    lambda x, low, high: jnp.clip(x, low, high),
+    lambda ct, out, x, low, high: (ct * ((low <= x) & (x <= high)), ct * (x < low), ct * (x > high)),
+    np.array([0.3, -2.0, 1.0, 0.1]),
+    np.array([-1.0, -1.5, -0.7, -0.9]),
+    np.array([1.0, 0.8, 1.5, 0.9]),
+)

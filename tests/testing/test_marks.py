@@ -176,6 +176,11 @@ RIGHT = {
     "what JAX loses to rounding near zero": (lambda x: x - jnp.tanh(x), lambda ct, x: (ct * jnp.tanh(x) ** 2,), (X,)),
     "an epsilon beside what is as small": (jnp.linalg.norm, lambda ct, x: (ct * x / (jnp.linalg.norm(x) + 1e-8),), (X,)),
     "no slope where there is none": (jnp.linalg.norm, lambda ct, x: (ct * x / jnp.maximum(jnp.linalg.norm(x), 1e-30),), (X,)),
+    "one of several shares beyond the arguments": (
+        lambda x, low, high: jnp.clip(x, low, high),
+        lambda ct, x, low, high: (ct * ((low <= x) & (x <= high)), ct * (x < low), ct * (x > high)),
+        (X, np.float32([-1, -1.5, -0.7, -0.9, -1.2]), np.float32([1, 0.8, 1.5, 0.9, 1.1])),
+    ),
     "where a root ends": (
         lambda x, y: jnp.sqrt(jnp.abs(x - y)),
         lambda ct, x, y: jax.vjp(lambda x, y: jnp.sqrt(jnp.abs(x - y)), x, y)[1](ct),
