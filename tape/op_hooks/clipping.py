@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from tape.errors import TapeValueError
 from tape.hooking.handles import RemovableHandle
@@ -97,19 +99,20 @@ def _by_value(bound: float) -> Op:
     def clip(g: jax.Array) -> jax.Array:
         if not jnp.iscomplexobj(g):
             return jnp.clip(g, -bound, bound)
-        squared = jnp.real(g * jnp.conj(g))
-        return jnp.where(squared > bound**2, g * (bound / jnp.sqrt(jnp.where(squared > bound**2, squared, 1))), g).astype(g.dtype)
+        large = jnp.abs(g) > bound
+        return jnp.where(large, g / jnp.where(large, jnp.abs(g), 1) * bound, g).astype(g.dtype)
 
     return intern_op(("clip by value", bound), lambda: Op("clip_by_value", clip))
 
 
 def _by_norm(bound: float) -> Op:
     def clip(*gradients: jax.Array) -> tuple[jax.Array, ...]:
-        # In float32 at least, and without the root of zero, whose derivative is infinite.
+        # In float32 at least, without the root of zero, whose derivative is infinite, and of shares of the largest: no square overflows.
         wide = [jnp.abs(g).astype(jnp.promote_types(jnp.abs(g).dtype, jnp.float32)) for g in gradients]
-        squared = sum((jnp.sum(w * w) for w in wide), jnp.zeros((), jnp.float32))
-        large = squared > bound**2
-        scale = jnp.where(large, bound / jnp.sqrt(jnp.where(large, squared, 1)), 1)
-        return tuple([jnp.where(large, g * scale, g).astype(g.dtype) for g in gradients])
+        largest = lax.stop_gradient(functools.reduce(jnp.maximum, [jnp.max(w, initial=1) for w in wide]))
+        squared = sum((jnp.sum((w / largest) ** 2) for w in wide), jnp.zeros((), jnp.float32))
+        large = squared > (bound / largest) ** 2
+        scale = bound / jnp.sqrt(jnp.where(large, squared, 1))
+        return tuple([jnp.where(large, g / largest * scale, g).astype(g.dtype) for g in gradients])
 
     return intern_op(("clip by norm", bound), lambda: Op("clip_by_norm", clip))

@@ -269,6 +269,16 @@ def test_clipping_complex_half_and_zero():
     assert float(tape.gradients(g, x)) == 2
 
 
+def test_clipping_goes_where_squares_do_not():
+    x, z = tape.Variable([1.0, 0.0]), tape.Variable(np.complex64([1, 1j]))
+    huge, turned = np.float32([3e30, -4e30]), np.complex64([3e30 + 4e30j, 1])
+    with GradientClipper(norm=5.0):
+        np.testing.assert_allclose(tape.gradients((x * huge).sum(), x).numpy(), [3, -4], rtol=1e-6)
+    with GradientClipper(value=5.0):
+        g = tape.gradients((z * turned).sum().real, z).numpy()
+    np.testing.assert_allclose(g, [3 + 4j, 1], rtol=1e-6)
+
+
 def test_clipping_is_differentiated_with_create_graph():
     x = tape.Variable(3.0)
     with tape.hooks(GradientClipper(value=1e3)):
