@@ -301,11 +301,13 @@ def _fitting(value: Any, old: Any, *, strict: bool, cast: bool) -> tuple[str, An
     if isinstance(old, (str, np.random.Generator)) or isinstance(value, (str, np.random.Generator)):
         return ("" if type(value) is type(old) else f"is a {_kind(value)}, and a {_kind(old)} in the state"), value
     if is_scalar(old):
-        fits = type(value) is type(old) or (not strict and np.ndim(value) == 0 and not is_key(value))
+        fits = type(value) is type(old) or (not strict and np.ndim(value) == 0 and not is_key(value) and _holds(old, value))
         return ("" if fits else f"is a {_kind(value)}, and a {_kind(old)} in the state"), type(old)(value) if fits else value
     if is_key(old) != is_key(value):
         return f"is of dtype {_kind(value)}, and of {_kind(old)} in the state", value
     if is_scalar(value):
+        if not _holds(old, value):
+            return f"is a {_kind(value)}, and of {_kind(old)} in the state", value
         value = jnp.asarray(value, old.dtype) if isinstance(old, jax.Array) else np.asarray(value, old.dtype)
     if value.shape != old.shape:
         return f"has shape {value.shape}, and {old.shape} in the state", value
@@ -317,6 +319,16 @@ def _fitting(value: Any, old: Any, *, strict: bool, cast: bool) -> tuple[str, An
         value = value if isinstance(value, jax.Array) else jnp.array(value)
         return "", jax.device_put(value, old.sharding) if old.committed and value.sharding != old.sharding else value
     return "", old.dtype.type(value) if isinstance(old, np.generic) else np.array(value, old.dtype)
+
+
+def _holds(old: Any, number: Any) -> bool:
+    """Tell whether what is of the kind of ``old`` holds a number: an integer no fraction, a real one no imaginary part."""
+    return _rank(number) <= _rank(old)
+
+
+def _rank(number: Any) -> int:
+    dtype = number.dtype if hasattr(number, "dtype") else np.asarray(number).dtype
+    return next(i for i, kind in enumerate((np.bool_, jnp.integer, jnp.floating, jnp.complexfloating)) if jnp.issubdtype(dtype, kind))
 
 
 def _same_kind(a: Any, b: Any) -> bool:

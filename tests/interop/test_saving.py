@@ -256,6 +256,20 @@ def test_what_fits_is_loaded_where_names_may_differ(place):
         interop.load(place, {"w": tape.Variable(1.0)}, strict=False)
 
 
+@pytest.mark.parametrize(
+    ("old", "value", "words"),
+    [(0, 3.7, "float, and a int"), (0, np.nan, "float, and a int"), (True, 2, "int, and a bool"), (0.5, 2j, "complex, and a float")],
+)
+def test_a_number_is_not_rounded_to_another_kind(old, value, words):
+    with pytest.raises(TapeValueError, match=f"'x' is a {words} in the state.*Nothing was changed"):
+        interop.saving.load_state_dict({"x": old}, {"x": value}, strict=False)
+    for array in (np.array(old), jnp.asarray(old)):
+        with pytest.raises(TapeValueError, match=f"'x' is a {type(value).__name__}, and of {array.dtype} in the state"):
+            interop.saving.load_state_dict({"x": array}, {"x": value})
+    assert interop.saving.load_state_dict({"x": value}, {"x": old}, strict=False) == {"x": old}
+    assert interop.saving.load_state_dict({"x": jnp.asarray(value)}, {"x": old})["x"] == old
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # orbax's own reads that go on in a loop which is closed
 def test_damage_is_seen(place):
     state = {"w": tape.Variable(np.arange(40, dtype=np.float32)), "key": jax.random.key(3), "step": 3}
