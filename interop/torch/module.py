@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import torch
 
 from interop.modules import Bridge
@@ -290,7 +291,7 @@ class Module(_Part, Bridge):
         names = {id(v): name for name, v in self._parameters.items() if name in given}
         for name, v in self._parameters.items():
             other = names.get(id(v), name)
-            if name in given and other != name and not bool((_host(given[name]) == _host(given[other])).all()):
+            if name in given and other != name and not jnp.array_equal(_host(given[name]), _host(given[other]), equal_nan=True):
                 msg = f"load_state_dict: {name} and {other} are one parameter, and are given different values"
                 raise TapeValueError(msg)
         Bridge.load_state_dict(self, given, strict=strict)

@@ -515,6 +515,11 @@ def test_shared_and_frozen_parameters():
     state = module.state_dict()
     with pytest.raises(TapeValueError, match="are one parameter"):
         module.load_state_dict({**state, "b.weight": np.zeros((3, 3))})
+    for wrong in (np.full((3, 3), np.nan), np.zeros(4)):
+        with pytest.raises(TapeValueError, match="are one parameter"):
+            module.load_state_dict({**state, "b.weight": wrong})
+    module.load_state_dict({**state, "a.weight": np.full((3, 3), np.nan), "b.weight": np.full((3, 3), np.nan)})
+    same(module.b.weight, np.full((3, 3), np.nan))
     module.load_state_dict({**state, "a.weight": np.zeros((3, 3)), "b.weight": np.zeros((3, 3))})
     same(module.b.weight, np.zeros((3, 3)))
     module.b.requires_grad_()
