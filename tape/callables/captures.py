@@ -42,6 +42,7 @@ class Captures(Watcher):
     def __init__(self, known: Sequence[Handle]) -> None:
         self.known = list(known)
         self.used: list[int] = []  # positions of the known Variables that were met, once the trace has ended
+        self.constants = False  # whether those that were met unexpectedly are to be inputs
         self.foreign = False  # constants that somebody outside holds were met unexpectedly
         self.unknown: dict[int, Handle] = {}  # id(cell) -> Variable that was met unexpectedly
         self._met = [v._cell for v in known]  # kept, so that their ids stay theirs
@@ -154,8 +155,8 @@ class Captures(Watcher):
     def missed(self) -> list[Any]:
         """Unknown Variables that are pending, or that require grad and are held outside the trace (which has ended).
 
-        Other constants can stay constants, for this call: the trace is made anew where one that somebody outside holds was met
-        (``foreign``).
+        Constants that somebody outside holds are among them where ``constants`` says so: a trace around this one, which outlives the call,
+        is to meet them.  Else they can stay constants, for this call: the trace is made anew where one was met (``foreign``).
         """
         unknown, self.unknown = list(self.unknown.values()), {}
         flags = [a or b for a, b in zip(held(unknown), held([v._cell for v in unknown], by=1), strict=True)]
@@ -164,7 +165,7 @@ class Captures(Watcher):
         return [
             v
             for v, k, flag in zip(unknown, kinds, flags, strict=True)
-            if v._cell[0] is None or (flag and (k.requires_grad or k.unrecorded))
+            if v._cell[0] is None or (flag and (self.constants or k.requires_grad or k.unrecorded))
         ]
 
 
@@ -216,6 +217,8 @@ def trace_capturing(fun: Callable[..., Any], avals: Sequence[Any], callables: Se
         STATS.traces += 1
         jaxpr, shapes = trace(run, *avals, *[v._place.kind.aval for v in known])
         used = captures.used
+        # One that every trace makes anew stays a constant in the end.
+        captures.constants = LOCAL.scope.trace is not NOBODY and attempt < _ATTEMPTS - 1
         missed = captures.missed()
         if attempt:  # a Variable that is made anew at every trace belongs to none
             missed = [v for v in missed if v._cell[0] is None or v._extra is None or v._extra.inside is not True]

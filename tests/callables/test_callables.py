@@ -1,6 +1,7 @@
 """Functions that take callables: values and derivatives as JAX's, for arguments and for captured Variables."""
 
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -447,6 +448,38 @@ def test_captured_variables_cannot_be_assigned():
 def hidden(v):
     while True:
         yield v
+
+
+def test_a_compiled_step_hears_what_a_callable_writes_and_which_gradient_it_reads():
+    seen, p = tape.constant(0.0), tape.Variable(3.0)
+
+    def inner(x):
+        seen.value = 5.0
+        return x if p.grad is None else x * p.grad
+
+    step = tape.jit(lambda x: tape.checkpoint(inner)(x))
+    for gradient, result in ((None, 2.0), (None, 2.0), (7.0, 14.0), (8.0, 16.0), (None, 2.0)):
+        seen.value, p.grad = 0.0, gradient
+        assert (float(step(2.0)), float(seen)) == (result, 5.0)
+
+
+def test_a_branch_in_a_compiled_step_reads_the_present_gradient():
+    p = tape.Variable(3.0)
+    step = tape.jit(lambda ok: tape.lax.cond(ok, lambda: p - p.grad, lambda: p * 1.0))
+    for gradient in (1.0, 2.0, 2.5):
+        p.grad = gradient
+        assert float(step(jnp.array(True))) == 3.0 - gradient
+
+
+def test_a_constant_that_is_made_anew_in_one_branch_is_met_in_another():
+    held = types.SimpleNamespace()
+
+    def first(x):
+        held.made = tape.constant(x.ndim + 2.0)
+        return x * held.made
+
+    step = tape.jit(lambda ok, x: tape.lax.cond(ok, first, lambda x: x * held.made, x))
+    assert [float(step(jnp.array(ok), 3.0)) for ok in (True, False, True)] == [6.0, 6.0, 6.0]
 
 
 def test_gradients_of_what_is_captured_and_met_in_the_trace_alone():
