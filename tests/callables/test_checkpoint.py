@@ -265,6 +265,8 @@ def test_static_arguments_by_name():
         call(x, *args, **kwargs).sum().backward()
         close([x.grad], [3 * jnp.cos(X)])
     close([call(x, 1, kind="cos")], [jnp.cos(X)])
+    y = tape.Variable(X)
+    close([tape.gradients(call(x, 1, y, kind="cos").sum(), y)], [jnp.cos(X)])  # the third is no kind
     with pytest.raises(TapeTypeError, match="argument 'last' is static and holds a Variable"):
         call(x, 3, last=x)
     with pytest.raises(TapeTypeError, match="argument 1 is static and holds a Variable"):
@@ -302,6 +304,9 @@ def test_a_method_and_its_arguments_that_are_no_arrays():
         (lambda: tape.checkpoint(3), "expected a function, got int"),
         (lambda: tape.checkpoint(len, policy="dots"), "policy must be a function"),
         (lambda: tape.checkpoint(len, prevent_cse=(True,)), "prevent_cse must be True or False, got tuple"),
+        (lambda: tape.checkpoint(len, X), r"got a .*Array.* beside the function; .*tape\.checkpoint\(f\)\(x\)"),
+        (lambda: tape.checkpoint(len, use_reentrant=False), "got use_reentrant= beside the function"),
+        (lambda: tape.checkpoint(len, static_argnums=(True,)), "static_argnums must be an int or a sequence of ints, got bool"),
         (lambda: tape.checkpoint_name(X, 3), "the name must be a string, got int"),
         (lambda: tape.checkpoint_sequential([len, 3], X), r"functions\[1\] must be callable, got int"),
     ],

@@ -657,6 +657,16 @@ def test_values_and_gradients_after_a_change(name):
         np.testing.assert_array_equal(ours, theirs)
 
 
+def test_a_callable_that_asks_whether_its_argument_requires_grad_is_traced_for_both():
+    def call(x):
+        return tape.checkpoint(lambda c: c * 2 if c.requires_grad else c * 3)(x)
+
+    x = tape.Variable(1.0)
+    for grad, result in ((False, 3.0), (True, 2.0), (False, 3.0)):
+        with tape.set_grad_enabled(grad):
+            assert float(call(x)) == result
+
+
 def test_a_lifted_function_made_anew_is_traced_once(monkeypatch):
     runs = []
     lift = sys.modules["interop.lift"]

@@ -668,6 +668,18 @@ INSIDE = {
 }
 
 
+def test_contract_08_a_function_may_have_more_outputs_at_the_next_call():
+    def forward(ctx, x, factors):
+        ctx.factors = factors
+        return [x * f for f in factors]
+
+    scaled = make(forward, lambda ctx, *gradients: sum(g * f for g, f in zip(gradients, ctx.factors, strict=True)))
+    x = tape.Variable(A)
+    for factors in ((2.0,), (3.0, 4.0), (5.0, 6.0, 7.0), (2.0,)):
+        outputs = scaled.apply(x, factors)
+        close(tape.gradients(sum(y.sum() for y in outputs), x), np.full(3, sum(factors)))
+
+
 @pytest.mark.parametrize("inside", INSIDE)
 def test_contract_08_a_backward_is_told_which_cotangents_are_missing_wherever_it_is_called(inside):
     seen = []
