@@ -128,7 +128,12 @@ def _jvp(primals: Arrays, tangents: Sequence[Any], *, there: _Half, back: _Half,
 
 
 def _transpose(cotangents: Sequence[Any], *args: Any, there: _Half, back: _Half, residuals: int) -> list[jax.Array | None]:
-    pulled = _apply(*args[:residuals], *map(jaxapi.ad.instantiate_zeros, cotangents), there=back, back=there, residuals=residuals)
+    known = [*back.closed.consts, *args[:residuals]]  # constants of the JAX transformations around are residuals, too
+    turned = jaxapi.hoist(back.closed, range(len(back.closed.in_avals)))
+    skipped = len(back.closed.consts)
+    again = functools.partial(_traced, lambda *xs: _run(*xs[skipped:], there=there), [*_avals(known), *back.results])
+    halves = {"there": _Half(lambda: turned, back.results), "back": _Half(again, there.results)}
+    pulled = _apply(*known, *map(jaxapi.ad.instantiate_zeros, cotangents), **halves, residuals=len(known))
     return [*[None] * residuals, *pulled]
 
 

@@ -728,6 +728,7 @@ def test_outputs_marked_as_constants(materialize):
         weights = tnp.exp(x)
         ctx.set_materialize_grads(materialize)
         ctx.mark_non_differentiable(weights)
+        ctx.mark_non_differentiable(mask)  # beside what was marked before
         ctx.save_for_backward(x)
         return weights, y, mask
 
@@ -1122,6 +1123,21 @@ def test_forward_mode_under_vmap_and_scan():
     compare(jax.vjp(scanned(raw), A)[1](B), jax.vjp(scanned(vector_jax), A)[1](B), 1e-3)
     compare(tape.jvp(lambda x: tape.lax.scan(lambda c, r: (vector_tape(c, r), c), x, tape.constant(rows))[0], (A,), (B,)), pushed, 1e-3)
     compare(tape.jvp(tape.jit(lambda x: vector_tape(x, B)), (A,), (B,)), jax.jvp(lambda x: vector_jax(x, B), (A,), (B,)))
+
+
+def test_forward_mode_of_a_function_that_closes_over_what_jax_traces():
+    def scaled(x, a):
+        def jvp(ctx, t):
+            return t * a
+
+        return make(lambda ctx, x: x * a, lambda ctx, g: g * a, jvp=jvp).apply(x)
+
+    @jax.jit
+    def derivatives(x, a):
+        fun = interop.lower(lambda x: scaled(x, a).sum())
+        return jax.grad(fun)(x), jax.jvp(fun, (x,), (x,))[1], jax.vmap(jax.grad(fun))(jnp.stack([x, x]))
+
+    close(derivatives(A, B), [B, np.sum(A * B), np.stack([B, B])])
 
 
 def test_forward_mode_without_a_jvp_differentiates_the_backward():
