@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
 
@@ -51,7 +50,7 @@ class Printer(Results):
                 written[i] += f" |{float(n):.4g}|"
             where = "" if op.where is None else f"  {named(op.where)}"
             line = f"{'backward' if backward else 'forward':<8}  {op.name:<16}  {'  '.join(written)}"
-            print(clipped(line, WIDTH - len(where)) + where, file=self.file or sys.stdout)
+            print(clipped(line, WIDTH - len(where)) + where, file=self.file)
 
         norms = [each[i] for i in known]
         if has_values(norms):

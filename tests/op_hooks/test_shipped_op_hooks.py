@@ -2,6 +2,7 @@
 
 import inspect
 import io
+import threading
 import time
 
 import jax
@@ -13,7 +14,7 @@ import interop
 import tape
 import tape.numpy as tnp
 from tape.errors import NonFiniteError, TapeTypeError, TapeValueError
-from tape.op_hooks import GradientClipper, MemoryCounter, NaNWatcher, Printer, Timer, anomalies, clipping, timing
+from tape.op_hooks import GradientClipper, MemoryCounter, NaNWatcher, Printer, Timer, anomalies, clipping, showing, timing
 
 
 def line():
@@ -310,6 +311,7 @@ REFUSED = {
     "both": (lambda: GradientClipper(value=1.0, norm=1.0), TapeValueError, ValueError, ["value=", "norm="]),
     "none": (lambda: GradientClipper(), TapeValueError, ValueError, ["value=", "norm="]),
     "zero": (lambda: GradientClipper(norm=0.0), TapeValueError, ValueError, ["positive", "0.0"]),
+    "a flag": (lambda: GradientClipper(norm=True), TapeValueError, ValueError, ["positive", "True"]),
     "no number": (lambda: GradientClipper(norm="a"), TapeValueError, ValueError, ["positive", "'a'"]),
     "on an array": (lambda: GradientClipper(norm=1.0).on(np.ones(3)), TapeTypeError, TypeError, ["ndarray"]),
     "timer by": (lambda: Timer(by="file"), TapeValueError, ValueError, ["'file'", "'line'"]),
@@ -388,6 +390,27 @@ def test_detect_anomaly_names_the_op_the_side_and_the_line(create_graph):
             tnp.log(x - 1)
     (x * w).backward()
     assert float(w.grad) == 0
+
+
+def test_a_watcher_names_the_position_of_what_it_found():
+    x = tape.Variable(0.0)
+    with NaNWatcher(inf=True) as watcher:
+        tape.gradients(1.0 / x, x)
+    assert [(a.backward, a.position) for a in watcher.found] == [(False, 0), (True, 1)]
+
+
+def test_what_a_hook_notes_of_ops_is_of_one_thread():
+    nesting, found = showing.Nesting(), []
+    nesting.stack.append(["sin", 1])
+
+    def other():
+        nesting.stack.append(["cos", 2])
+        found.append(nesting.leave("sin"))
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+    assert (found, nesting.leave("sin")) == ([None], ["sin", 1])
 
 
 def test_detect_anomaly_lets_infinities_pass_unless_told():

@@ -340,6 +340,7 @@ def test_what_is_no_function(name):
         (lambda: tape.grad(lambda x: x * 2)(A), TapeTypeError, r"one number .*got \(3,\).*jacrev"),
         (lambda: tape.grad(lambda x: (x.sum(), x.sum()))(A), TapeTypeError, "one number"),
         (lambda: tape.grad(lambda x: x.sum().astype("int32"))(A), TapeTypeError, "int32"),
+        (lambda: tape.grad(lambda x: x.sum(), argnums=False)(A), TapeTypeError, "argnums must be an int or a sequence of ints, got bool"),
         (lambda: tape.grad(lambda x: x.sum(), argnums=2)(A), TapeValueError, "names argument 2.*1 positional"),
         (lambda: tape.grad(lambda x: x.sum(), argnums=(0.5,))(A), TapeTypeError, "argnums must be"),
         (lambda: tape.grad(lambda x: x)("text"), TapeTypeError, "str"),
