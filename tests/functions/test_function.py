@@ -718,6 +718,18 @@ def test_contract_08_outputs_that_are_inputs_or_come_twice_are_differentiated_ag
         close(tape.gradients(g.sum(), x, retain_graph=True), expected)
 
 
+def test_contract_20_a_saved_input_stays_one_though_it_is_an_output_too():
+    tripled = make(lambda ctx, x: ctx.save_for_backward(x) or x, lambda ctx, g: 3 * ctx.saved[0] * g)
+
+    def fun(x):
+        return tripled.apply(x).sum()
+
+    x = tape.Variable(A)
+    g = tape.gradients(fun(x), x, create_graph=True)
+    close(tape.gradients(g.sum(), x), np.full(3, 3.0))
+    close(jax.grad(lambda x: jax.grad(interop.lower(fun))(x).sum())(A), np.full(3, 3.0))
+
+
 @pytest.mark.usefixtures("tier")
 @pytest.mark.parametrize("materialize", [False, True])
 def test_outputs_marked_as_constants(materialize):

@@ -508,6 +508,7 @@ def test_a_transformation_that_cannot_be_pickled_says_what_to_do():
     [
         (lambda x: ([], optax.sgd(1.0)), TapeValueError, "no parameters"),
         (lambda x: ([x, np.ones(2)], optax.sgd(1.0)), TapeTypeError, "parameter 1 must be a tape.Variable, got ndarray"),
+        (lambda x: ([x, *jax.tree.leaves([x])], optax.sgd(1.0)), TapeValueError, "parameter 1 .* is given twice"),
         (
             lambda x: (types.SimpleNamespace(parameters=lambda: [x]), optax.sgd(1.0)),
             TapeTypeError,

@@ -12,6 +12,7 @@ import pytest
 
 import interop
 import tape
+from tape.errors import TapeTypeError, TapeValueError
 from tests.daily import share
 
 STEPS = 20
@@ -315,6 +316,47 @@ def test_a_state_goes_on_from_its_dictionary():
         other.step(gradients)
         other.check()
     assert {"state.0.count", "state.0.mu.w", "state.2.count"} <= set(one.optimizer.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"state.0.more": 1.0}, TapeValueError, "unknown 'state.0.more'"),
+        ({"state.0.trace.w": np.ones((3, 2), np.float32)}, TapeValueError, r"must have shape \(2, 3\), got \(3, 2\)"),
+        ({"state.0.trace.w": np.ones((2, 3), np.int32)}, TapeTypeError, "must have dtype float32, got int32"),
+    ],
+)
+def test_a_dictionary_that_does_not_fit_the_state_changes_nothing(change, error, words):
+    w = tape.Variable(np.ones((2, 3), np.float32))
+    optimizer = interop.optax.Optimizer({"w": w}, optax.sgd(0.1, momentum=0.5))
+    before = optimizer.state_dict()
+    with pytest.raises(error, match=words):
+        optimizer.load_state_dict({**{name: x + 1 for name, x in before.items()}, **change})
+    after = optimizer.state_dict()
+    assert all(np.array_equal(after[name], x) for name, x in before.items())
+
+
+def test_a_changed_copy_of_the_state_is_refused_once():
+    w = tape.Variable(1.0)
+    optimizer = interop.optax.Optimizer({"w": w}, optax.sgd(0.5, momentum=0.5))
+    state = optimizer.state
+    state[0].trace["w"] = jnp.ones(())
+    w.grad = 1.0
+    with pytest.raises(TapeValueError, match="was not assigned"):
+        optimizer.step()
+    optimizer.step()
+    assert float(w) == 0.5
+
+
+def test_groups_keep_their_parameters_and_optimizers_their_kind_of_scale():
+    w = tape.Variable(1.0)
+    optimizer = interop.optax.Optimizer([w], optax.inject_hyperparams(optax.sgd)(0.5))
+    (group,) = optimizer.param_groups
+    assert len(group) == len(list(group)) == 2
+    with pytest.raises(TapeTypeError, match="parameters of a group stay as they are"):
+        group["params"] = []
+    with pytest.raises(TapeTypeError, match="this optimizer has no loss scale"):
+        optimizer.scaling = interop.optax.LossScaleState(2.0, 0, 0)
 
 
 def test_sophia_evaluates_the_loss_that_it_is_given():

@@ -14,6 +14,18 @@ from tape.errors import TapeValueError
 WAYS = {"deepcopy": copy.deepcopy, "pickle": lambda v: pickle.loads(pickle.dumps(v))}  # noqa: S301 - our own bytes
 
 
+class Looped(tape.Variable):
+    """One whose attributes lead back to it."""
+
+
+def test_a_deep_copy_of_what_leads_to_itself_leads_to_itself():
+    v = Looped(1.0)
+    v.around = [v]
+    copied = copy.deepcopy(v)
+    assert copied is not v
+    assert copied.around[0] is copied
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     "make",

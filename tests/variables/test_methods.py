@@ -23,6 +23,13 @@ BITWISE = [operator.and_, operator.or_, operator.xor, operator.lshift, operator.
 OTHERS = {"python": 2.5, "int": 2, "numpy scalar": np.float32(2.5), "numpy": np.asarray(P) + 1, "jax": P + 1, "numpy int": np.int32(3)}
 
 
+def test_the_array_that_numpy_returns_is_the_users():
+    for v in (tape.Variable([1.0, 2.0]), tape.constant(np.ones(2)), tape.Variable([1.0]) * np.ones(2)):
+        first = float(v[0])
+        v.numpy()[0] = 5.0
+        assert float(v[0]) == first
+
+
 @pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
 @pytest.mark.parametrize("op", ARITHMETIC + COMPARISONS)
 def test_binary(op, other):

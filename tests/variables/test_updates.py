@@ -484,6 +484,16 @@ def test_other_threads_see_an_update():
     assert w.requires_grad
 
 
+def test_a_result_that_becomes_a_constant_leaves_its_gradient_behind():
+    x = tape.Variable([1.0, 2.0], name="x")
+    y = x * 2
+    y.retain_grad()
+    y.sum().backward()
+    with tape.no_grad():
+        y[...] = 0.0
+    assert (y.requires_grad, y.grad, x.grad.tolist()) == (False, None, [2.0, 2.0])
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("recording", [True, False])
 def test_a_frozen_parameter_keeps_its_gradient_and_hooks_when_it_is_updated(recording, compiled):
