@@ -870,6 +870,16 @@ def test_contract_09_a_wrong_gradient_is_named_and_changes_nothing(kind):
             transformation(raw)(A)
 
 
+def test_contract_09_a_complex_number_is_no_gradient_of_a_real_one():
+    x = tape.Variable(2.0)
+    y = make(lambda ctx, x: x * x, lambda ctx, g: 4.0 + 1j).apply(x)
+    with pytest.raises(
+        GradientDtypeError, match=r"complex number \(4\+1j\) as the gradient of argument 0, .* float32 .*; return its real part"
+    ):
+        y.backward()
+    assert x.grad is None
+
+
 def test_contract_09_none_and_numbers_are_gradients():
     x, w, z = tape.Variable(A), tape.Variable(B), tape.Variable(np.float32(2.0))
     two(lambda ctx, g: (None, np.ones(3, np.float32), 7)).apply(x, {"w": w}, z=z).sum().backward()

@@ -134,6 +134,15 @@ def test_allow_int_gives_float0():
     same(ours, jax.grad(f, argnums=(0, 1), allow_int=True)(A, 3))
 
 
+def test_products_are_differentiated_by_their_directions():
+    t = tape.Variable([1.0, 2.0, 3.0])
+    _, pushed = tape.jvp(lambda x: x * x, (A,), (t,))
+    _, push = tape.linearize(lambda x: x * x, A)
+    _, pull = tape.vjp(lambda x: x * x, A)
+    for product in (pushed, push(t), pull(t)[0]):
+        same(tape.gradients(product.sum(), t).value, 2 * A)
+
+
 def test_integers_have_empty_tangents():
     empty, three = np.zeros((), jax.dtypes.float0), jnp.int32(3)
     f = lambda x, i: {"y": x * i, "i": i + 1}  # noqa: E731
