@@ -25,7 +25,7 @@ from tape.programs.naming import inline
 from tape.rules import table
 from tape.rules.registry import Cost
 
-MOST = 1 << 28  # bytes of such an array
+MOST = 1 << 26  # bytes of such an array: of large ones, memory is worth more
 _PRODUCT = jaxapi.primitive("dot_general")
 FEW = 2  # an array with over so many times as many rows as are read is not computed as a whole
 
