@@ -157,8 +157,8 @@ def _differs(r: np.ndarray, g: np.ndarray) -> bool:
 
 
 def _named(eqn: JaxprEqn) -> str:
-    closed = eqn.params.get(RULE_PRIMITIVES.get(eqn.primitive.name, ""))
-    info: Any = getattr(jaxapi.closed(closed).jaxpr, "debug_info", None) if closed is not None else None
+    closed = inner(eqn) if eqn.primitive.name in RULE_PRIMITIVES else None
+    info: Any = getattr(closed.jaxpr, "debug_info", None) if closed is not None else None
     called = line_of(eqn)
     if info is None:
         name = f"the rule of the primitive {eqn.primitive.name}"

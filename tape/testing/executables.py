@@ -20,7 +20,7 @@ from tape import jaxapi
 from tape.jaxapi import Jaxpr
 from tape.ops.interning import Itself
 from tape.ops.running import quick_options
-from tape.testing.precise import RULE_PRIMITIVES, Precise
+from tape.testing.precise import RULE_PRIMITIVES, Precise, inner
 
 MOST = 256  # programs that are kept
 _KEPT: collections.OrderedDict[Hashable, tuple[Any, list[bool]]] = collections.OrderedDict()
@@ -144,8 +144,7 @@ def signature(jaxpr: Jaxpr) -> tuple[Hashable, ...]:
     lines: list[Hashable] = [bound(jaxpr.constvars), bound(jaxpr.invars)]
     for eqn in jaxpr.eqns:
         inputs = tuple(map(atom, eqn.invars))
-        call = RULE_PRIMITIVES.get(eqn.primitive.name)
-        params = eqn.params if call is None else {call: eqn.params.get(call)}
+        params = {"": inner(eqn)} if eqn.primitive.name in RULE_PRIMITIVES else eqn.params
         lines.append((eqn.primitive, inputs, _value(params), bound(eqn.outvars)))
     return (*lines, tuple(map(atom, jaxpr.outvars)))
 

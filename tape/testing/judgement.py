@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tape import jaxapi
 from tape.jaxapi import JaxprEqn
 from tape.testing.accuracy import coarse, imprecise
 from tape.testing.differences import Estimate
@@ -18,7 +17,7 @@ from tape.testing.evidence import Evidence
 from tape.testing.findings import Finding, Item, Suspect, Vote, doubt, fail
 from tape.testing.marks import scale_of
 from tape.testing.measurement import Measurement
-from tape.testing.precise import RULE_PRIMITIVES, Precise
+from tape.testing.precise import Precise, inner
 from tape.testing.probes import wide_array
 from tape.testing.untraced import Untraced
 
@@ -286,8 +285,8 @@ def decide(both: Estimate, high: Estimate, low: Estimate, r: float, g: float, sl
 
 def is_of_jax(eqn: JaxprEqn) -> bool:
     """Tell whether a rule is JAX's own: the function that it belongs to is a public one of JAX that has a rule."""
-    closed = eqn.params.get(RULE_PRIMITIVES[eqn.primitive.name])
-    info: Any = getattr(jaxapi.closed(closed).jaxpr, "debug_info", None) if closed is not None else None
+    closed = inner(eqn)
+    info: Any = None if closed is None else getattr(closed.jaxpr, "debug_info", None)
     if not str(getattr(info, "func_filename", None) or "").startswith(_JAX):
         return False
     for key in ("jvp_jaxpr_fun", "bwd"):  # somebody may have given JAX's function a rule of theirs

@@ -24,6 +24,7 @@ RULE_PRIMITIVES = {
     "custom_vjp_call_jaxpr": "call_jaxpr",
     "custom_vmap_call": "call",
     "linear_call": "callee",
+    "call_hi_primitive": "_prim",  # a custom_vjp of newer releases whose calls share results under vmap: it holds its function as traced
 }
 _COMPARING = {"eq", "ne", "lt", "le", "gt", "ge", "max", "min", "clamp"}
 _CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "checkpoint": "jaxpr", "remat2": "jaxpr"}
@@ -52,6 +53,10 @@ def inner(eqn: JaxprEqn) -> Any:
     name = eqn.primitive.name
     key = RULE_PRIMITIVES.get(name) or _CALLS.get(name)
     closed = None if key is None else eqn.params.get(key)
+    if name == "call_hi_primitive":
+        closed = getattr(getattr(closed, "traced", None), "jaxpr", None)
+        if closed is not None and len(jaxapi.closed(closed).in_avals) != len(eqn.invars):  # its rules read more than it does
+            return None
     return None if closed is None else jaxapi.closed(closed)
 
 
@@ -59,7 +64,7 @@ def equations(jaxpr: Jaxpr) -> Iterator[Any]:
     """Every equation of a jaxpr, and of the jaxprs inside."""
     for eqn in jaxpr.eqns:
         yield eqn
-        for value in eqn.params.values():
+        for value in (*eqn.params.values(), *([inner(eqn)] if eqn.primitive.name == "call_hi_primitive" else ())):
             for part in value if isinstance(value, (tuple, list)) else (value,):
                 if isinstance(part, (jaxapi.Jaxpr, jaxapi.ClosedJaxpr)):
                     yield from equations(jaxapi.closed(part).jaxpr)
