@@ -16,6 +16,7 @@ from tape.jaxapi import ClosedJaxpr, JaxprEqn, Literal, Var
 from tape.programs.columns import MOST
 from tape.programs.loops import Carried, Loop, Outside, Result, Same
 
+LEAST = 3  # times as large as what of each turn has to be kept for it is a sum that is worth that
 _ADDING = {"add", "add_any"}
 _LINEAR = {"transpose", "reshape", "broadcast_in_dim", "squeeze", "expand_dims", "neg"}
 
@@ -50,7 +51,7 @@ def _applied(eqn: JaxprEqn, values: Sequence[Any]) -> Any:
 
 
 def totals(turn: Sequence[Step], loop: Loop) -> list[Total]:
-    """Return what a loop only adds up."""
+    """Return what a loop only adds up, where that is much beside the rows that are kept for it and for nothing else."""
     read = [source for sources in loop.reads for source in sources]
     found = []
     for source in dict.fromkeys(s for s in read if isinstance(s, Carried) and s.turns == 1):
@@ -59,7 +60,15 @@ def totals(turn: Sequence[Step], loop: Loop) -> list[Total]:
             total = _Turn(turn, loop).total(source)
             if total is not None:
                 found.append(total)
-    return found
+    worthwhile: list[Total] = []
+    kept: set[Source] = {Same(result) for result in loop.each}
+    for total in sorted(found, key=lambda total: -bytes_of(total.product.outvars[0].aval)):
+        rows = {s: bytes_of(v.aval) for v, s in zip(total.product.invars, total.operands, strict=True)}
+        new = sum([size for s, size in rows.items() if not isinstance(s, Outside) and s not in kept])
+        if new * LEAST <= bytes_of(total.product.outvars[0].aval) and new * loop.count <= MOST:
+            worthwhile.append(total)
+            kept.update(rows)
+    return worthwhile
 
 
 class _Turn:
@@ -84,7 +93,7 @@ class _Turn:
         return (place, makers[0]) if source is None and makers else None
 
     def total(self, source: Carried) -> Total | None:
-        """Return the total that is read as the result of the turn before; None where it is none, or costs less in the loop."""
+        """Return the total that is read as the result of the turn before; None where it is none."""
         place, number = source.result
         out = self._turn[place].kernel.jaxpr.jaxpr.outvars[number]
         made = None if isinstance(out, Literal) else self._made(place, out)
@@ -108,9 +117,6 @@ class _Turn:
         first, second = (None if isinstance(v, Literal) else self._source(at, v) for v in product.invars)
         if first is None or second is None or any(isinstance(s, Outside) and len(s.slots) == 1 for s in (first, second)):
             return None
-        bytes_by_source = {s: bytes_of(v.aval) for v, s in zip(product.invars, (first, second), strict=True) if not isinstance(s, Outside)}
-        new = sum(bytes_by_source.values())
-        batches = product.params["dimension_numbers"][1] != ((), ())
-        if batches or new > bytes_of(product.outvars[0].aval) or new * self._loop.count > MOST:
+        if product.params["dimension_numbers"][1] != ((), ()):  # one for each of a batch
             return None
         return Total(source.result, source, product, (first, second), further, adding, self._turn[at])

@@ -16,6 +16,12 @@ from tests.programs.test_rolling import Writer, agree, padded, plain, rolled
 TURNS = 10
 
 
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Have small sums be worth it, too."""
+    monkeypatch.setattr(totals, "LEAST", 1)
+
+
 def times(a, b):
     """Return ``a.T @ b`` as rules write it."""
     return lax.dot_general(a, b, (((0,), (0,)), ((), ())))
@@ -104,6 +110,7 @@ STAYING = {
     "with what all turns read": lambda total, ct, x: total + times(ct, jnp.ones((2, 3))),
     "a sum": lambda total, ct, x: total + (ct * x).sum(),
     "of large rows": ADDED["as it is"],
+    "of rows as large as the sum": ADDED["as it is"],
 }
 
 
@@ -112,6 +119,8 @@ def test_what_is_no_such_sum_is_right(name, monkeypatch):
     w = summing(Op("total", STAYING[name]), rows=ORDERS["backwards"])
     if name == "of large rows":
         monkeypatch.setattr(totals, "MOST", 4 * 6 * TURNS - 1)
+    if name == "of rows as large as the sum":  # six numbers beside nine
+        monkeypatch.setattr(totals, "LEAST", 2)
     calls, values = rolled(w, monkeypatch)
     agree(values, plain(w))
     outside, inside = where(calls, w.leaves, "dot_general")
@@ -128,6 +137,20 @@ def test_what_is_read_meanwhile_stays(monkeypatch):
         calls, values = rolled(w, monkeypatch)
         agree(values, plain(w))
         assert len(where(calls, w.leaves, "dot_general")[1]) == 1
+
+
+def test_sums_share_the_rows_that_are_kept_for_the_larger_one(monkeypatch):
+    monkeypatch.setattr(totals, "LEAST", 2)  # six numbers for nine are too many, but not where they are there
+    w, product = Writer(5), Op("total", ADDED["as it is"])
+    small, large, ct = matrix(w, 3, 3), matrix(w, 3, 12), matrix(w, 2, 3)
+    for _ in range(TURNS):
+        (ct,) = w.entry("mix", padded(w, ct), matrix(w, 2, 3), op=MIX)
+        (small,) = w.entry("total", small, ct, matrix(w, 2, 3), op=product)
+        (large,) = w.entry("total", large, ct, matrix(w, 2, 12), op=product)
+    w = w.written([small, large])
+    calls, values = rolled(w, monkeypatch)
+    agree(values, plain(w))
+    assert where(calls, w.leaves, "dot_general")[1] == []
 
 
 BATCHED = (((), ()), ((0,), (0,)))
