@@ -105,6 +105,12 @@ class JaxprBuilder:
         return call(name, ClosedJaxpr(jaxpr, []), [*[value for _, value in constants], *inputs])
 
 
+def alone(eqn: JaxprEqn) -> ClosedJaxpr:
+    """Return an equation as a jaxpr of its operands."""
+    ins: list[Any] = [Var(v.aval) for v in eqn.invars]
+    return ClosedJaxpr(assembled([], ins, eqn.outvars, [eqn.replace(invars=ins)], eqn.effects, no_origin()), [])
+
+
 _EACH_TIME = frozenset({"optimization_barrier", "rng_uniform"})  # it keeps a checkpoint's second run apart; it gives other numbers
 
 

@@ -18,8 +18,8 @@ from jax import lax
 from tape import jaxapi
 from tape.graph.length import bytes_of
 from tape.graph.trie import Step
-from tape.jaxapi import ClosedJaxpr, JaxprEqn, Literal, Var
-from tape.ops.building import number_key
+from tape.jaxapi import ClosedJaxpr, JaxprEqn, Literal
+from tape.ops.building import alone, number_key
 from tape.programs.loops import Carried, Outside, Result, Same
 from tape.programs.naming import inline
 from tape.rules import table
@@ -143,12 +143,8 @@ class Ahead:
     def _computed(self, key: Hashable, eqn: JaxprEqn, operands: Sequence[Any], entry: Step) -> Any:
         array = self._arrays.get(key)
         if array is None:
-            ins: list[Any] = [Var(v.aval) for v in eqn.invars]
-            alone = jaxapi.assembled([], ins, eqn.outvars, [eqn.replace(invars=ins)], eqn.effects, jaxapi.no_origin())
             values = [x.make() if isinstance(x, Lazy) else x.val if isinstance(x, Literal) else x for x in operands]
-            mapped = jax.vmap(
-                inline(entry, jaxapi.jaxpr_as_fun(ClosedJaxpr(alone, []))), [0 if isinstance(x, Lazy) else None for x in operands]
-            )
+            mapped = jax.vmap(inline(entry, jaxapi.jaxpr_as_fun(alone(eqn))), [0 if isinstance(x, Lazy) else None for x in operands])
             (array,) = mapped(*values)
             self._arrays[key] = array
         return array

@@ -164,7 +164,8 @@ class Writing:
         for source, total in added.items():
             aval = _aval(turn, total.result)
             start = fitted(self.value(source.initial[0]), aval)
-            values[loop.last[total.result]] = fitted(total.of(start, [rows(operand) for operand in total.operands]), aval)
+            value = inline(total.step, total.of)(start, [rows(operand) for operand in total.operands])
+            values[loop.last[total.result]] = fitted(value, aval)
 
     def _together(self, slots: Sequence[int], aval: Any) -> Any:
         """Return the array whose rows are the values of slots: what there is of it in other ones is taken at once."""

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from tape import jaxapi
 from tape.graph.length import bytes_of
 from tape.graph.trie import Step
-from tape.jaxapi import ClosedJaxpr, JaxprEqn, Literal, Var
+from tape.jaxapi import JaxprEqn, Literal
+from tape.ops.building import alone
 from tape.programs.columns import MOST
 from tape.programs.loops import Carried, Loop, Outside, Result, Same
 
@@ -40,14 +41,8 @@ class Total(NamedTuple):
         numbers = tuple([(0, *[axis + 1 for axis in axes]) for axes in (lhs, rhs)]), batch
         (value,) = jaxapi.bind(self.product.primitive, {**self.product.params, "dimension_numbers": numbers}, rows)
         for eqn in self.further:
-            value = _applied(eqn, [value])
-        return _applied(self.sum, [before, value])
-
-
-def _applied(eqn: JaxprEqn, values: Sequence[Any]) -> Any:
-    ins: list[Any] = [Var(v.aval) for v in eqn.invars]
-    alone = jaxapi.assembled([], ins, eqn.outvars, [eqn.replace(invars=ins)], eqn.effects, jaxapi.no_origin())
-    return jaxapi.jaxpr_as_fun(ClosedJaxpr(alone, []))(*values)[0]
+            (value,) = jaxapi.jaxpr_as_fun(alone(eqn))(value)
+        return jaxapi.jaxpr_as_fun(alone(self.sum))(before, value)[0]
 
 
 def totals(turn: Sequence[Step], loop: Loop) -> list[Total]:
