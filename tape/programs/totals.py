@@ -98,8 +98,9 @@ class _Turn:
         before, term = sorted(adding.invars, key=lambda v: isinstance(v, Literal) or self._source(at, v) != source)
         if at != place or isinstance(term, Literal) or isinstance(before, Literal) or self._source(at, before) != source:
             return None
-        used = [v for eqn in self._turn[at].kernel.jaxpr.jaxpr.eqns for v in eqn.invars if v is before]
-        if len(used) != 1:
+        jaxpr = self._turn[at].kernel.jaxpr.jaxpr
+        read = [*[v for eqn in jaxpr.eqns for v in eqn.invars], *jaxpr.outvars]
+        if sum(v is before for v in read) != 1 or sum(v is out for v in read) != 1:  # in the loop, neither is what it stands for
             return None
         further: list[JaxprEqn] = []
         made = self._made(at, term)

@@ -153,10 +153,18 @@ def test_sums_share_the_rows_that_are_kept_for_the_larger_one(monkeypatch):
     assert where(calls, w.leaves, "dot_general")[1] == []
 
 
+def twice(y, fun):
+    """Return a value, and what is made of it."""
+    return y, fun(y)
+
+
 BATCHED = (((), ()), ((0,), (0,)))
 FURTHER = {
     "the turn before the last": (lambda total, ct: total + times(ct, ct), (3, 3), 2),
     "the total for something else": (lambda total, ct: (total + times(ct, ct), jnp.sin(total)), (3, 3), 1),
+    "the sum for something else": (lambda total, ct: twice(total + times(ct, ct), jnp.sin), (3, 3), 1),
+    "the total as it is": (lambda total, ct: (total + times(ct, ct), total), (3, 3), 1),
+    "the sum as two results": (lambda total, ct: twice(total + times(ct, ct), lambda y: y), (3, 3), 1),
     "a product for each": (lambda total, ct: total + lax.dot_general(ct, ct, BATCHED), (2, 3, 3), 1),
 }
 
