@@ -1,7 +1,8 @@
 """What NumPy computes as XLA does: for each such primitive, the function of NumPy arrays that stands for one equation.
 
 A primitive stands here for the dtypes for which both agree but for rounding; where the parameters or dtypes of an equation are others, its
-maker returns None.  What XLA leaves to the machine (a float that fits no integer), and what NumPy has only in another form, is left out.
+maker returns None, and where its values are (a float that fits no integer), the function raises ValueError: XLA runs these.  What NumPy has
+only in another form is left out.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ Maker = Any  # of the function, from an equation's parameters and the avals of i
 
 _FLOATS = frozenset({np.dtype("float32"), np.dtype("float64")})
 _INTEGERS = frozenset(np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64))
+_SIGNED = frozenset(np.dtype(f"int{bits}") for bits in (8, 16, 32, 64))
 _BOOL = frozenset({np.dtype(bool)})
 _NUMBERS = _FLOATS | _INTEGERS
 
@@ -64,9 +66,18 @@ def _convert(p: dict[str, Any], ins: Sequence[Any], _: Sequence[Any]) -> Call | 
     old, new = ins[0].dtype, p["new_dtype"]
     if old == new:
         return _itself
-    if old not in _NUMBERS | _BOOL or new not in _NUMBERS | _BOOL or (old in _FLOATS and new not in _FLOATS):
+    if old not in _NUMBERS | _BOOL or new not in _NUMBERS | _BOOL:
         return None
-    return lambda x: x.astype(new)
+    if old not in _FLOATS or new not in _INTEGERS:
+        return lambda x: x.astype(new)
+    low, high = float(np.iinfo(new).min), float(np.iinfo(new).max // 2 + 1) * 2  # a power of two, which any float can be
+
+    def whole(x: Host) -> Host:
+        if not ((x >= low) & (x < high)).all():
+            raise ValueError("floats that do not fit are left to XLA")
+        return x.astype(new)
+
+    return whole
 
 
 def _broadcast(p: dict[str, Any], ins: Sequence[Any], outs: Sequence[Any]) -> Call | None:
@@ -250,6 +261,24 @@ def _quotient(_: dict[str, Any], ins: Sequence[Any], __: Sequence[Any]) -> Call 
     return (lambda x, y: np.where(y == 0, ones, np.floor_divide(x - np.fmod(x, y), y))) if ins[0].dtype in _INTEGERS else None
 
 
+def _reduce_precision(p: dict[str, Any], ins: Sequence[Any], _: Sequence[Any]) -> Call | None:
+    """Round to so many digits, to even ones where two are as near: half a unit is added to the bits, and what is below it cut off."""
+    dtype = ins[0].dtype
+    if dtype not in _FLOATS or p["exponent_bits"] != np.finfo(dtype).nexp:
+        return None
+    less = max(np.finfo(dtype).nmant - p["mantissa_bits"], 0)
+    bits = np.dtype(f"u{dtype.itemsize}").type
+    unit, one, below = bits(less), bits(1), bits((1 << less >> 1) - 1 if less else 0)
+    mask = ~bits((1 << less) - 1)
+
+    def rounded(x: Host) -> Host:
+        x = np.asarray(x)
+        number = x.view(bits)
+        return np.where(np.isnan(x), x, ((number + (below + ((number >> unit) & one))) & mask).view(dtype))
+
+    return rounded if less else _itself
+
+
 def _where(which: Host, no: Host, yes: Host) -> Host:
     return np.where(which, yes, no)
 
@@ -292,6 +321,7 @@ FUNCTIONS: dict[str, tuple[Call, frozenset[Any]]] = {
     "one_minus_square": (_one_minus_square, _FLOATS),
     "or": (np.bitwise_or, _INTEGERS | _BOOL),
     "rsqrt": (_rsqrt, _FLOATS),
+    "shift_right_arithmetic": (np.right_shift, _SIGNED),
     "sub": (np.subtract, _NUMBERS),
     "xor": (np.bitwise_xor, _INTEGERS | _BOOL),
 }
@@ -318,11 +348,13 @@ _MAKERS: dict[str, Maker] = {
     "integer_pow": _integer_pow,
     "iota": _iota,
     "name": lambda *_: _itself,
+    "optimization_barrier": lambda *_: lambda *xs: xs,
     "pad": _pad,
     "reduce_and": _reduction(np.logical_and, _BOOL),
     "reduce_max": _reduction(np.maximum, _NUMBERS),
     "reduce_min": _reduction(np.minimum, _NUMBERS),
     "reduce_or": _reduction(np.logical_or, _BOOL),
+    "reduce_precision": _reduce_precision,
     "reduce_prod": _reduction(np.multiply, _NUMBERS),
     "reduce_sum": _reduction(np.add, _NUMBERS),
     "reshape": _reshape,

@@ -26,10 +26,12 @@ FURTHER = {
     "convert_element_type": lambda x: (x.astype(jnp.float32), (x > 0).astype(jnp.int32), (x > 0).astype(jnp.float32)),
     "integer_pow": lambda x: [lax.integer_pow(x, y) for y in (-3, -2, -1, 1, 2, 3, 4, 5, 7)] if x.dtype == jnp.float32 else None,
     "iota": lambda x: (lax.iota(jnp.int32, 5), lax.broadcasted_iota(jnp.float32, (2, 3), 1), x),
+    "optimization_barrier": lambda x: lax.optimization_barrier((x, x[0])),
     "pad": lambda x: lax.pad(x, x[0], [(2, 3, 0)]),
     "reduce_and": lambda x: jnp.all(x.reshape(-1, 1) > 0, (0, 1)),
     "reduce_max": lambda x: lax.reduce_max_p.bind(x, axes=(0,), out_sharding=None) if x.dtype != bool else None,
     "reduce_or": lambda x: jnp.any(x > 0),
+    "reduce_precision": lambda x: [lax.reduce_precision(x, 8, n) for n in (0, 5, 11, 22, 23)] if x.dtype == jnp.float32 else None,
     "round": lambda x: lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN) if x.dtype == jnp.float32 else None,
     "select_n": lambda x: (jnp.where(x > 0, x, -x if x.dtype != bool else x), jnp.where(True, x, x)),
     "dynamic_slice": lambda x: [lax.dynamic_slice(x, (jnp.int32(i),), (3,)) for i in (-9, -1, 0, 2, 99)],
@@ -98,6 +100,33 @@ def test_primitives_with_parameters(primitive):
         for values in (np.array(FLOATS, np.float32)[3:9], np.array(INTEGERS, np.int32), np.array([True, False, False, True])):
             compared += uses(primitive, further, [values]) and compare(further, values)
     assert compared or primitive.name in UNUSED
+
+
+@pytest.mark.parametrize("digits", [0, 1, 11, 22, 23, 30])
+def test_numbers_of_fewer_digits(digits):
+    drawn = np.random.default_rng(0).integers(0, 2**32, 1000, np.uint32).view(np.float32)
+    halves = (np.arange(64, dtype=np.uint32) << 10 | 0x3F800000).view(np.float32)  # between two of eleven digits, at some
+    values = np.concatenate([np.array([*FLOATS, np.finfo(np.float32).max], np.float32), drawn, halves])
+    exact = hosted(jax.make_jaxpr(lambda x: lax.reduce_precision(x, 8, digits))(values))[0](values)
+    expected = jax.jit(lambda x: lax.reduce_precision(x, 8, digits))(values)
+    np.testing.assert_array_equal(exact.view(np.uint32)[~np.isnan(values)], np.asarray(expected).view(np.uint32)[~np.isnan(values)])
+    assert np.isnan(exact[np.isnan(values)]).all()
+    assert hosted(jax.make_jaxpr(lambda x: lax.reduce_precision(x, 5, digits))(values))[0] is None  # another range is XLA's
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fits", "others"),
+    [("int32", [-(2.0**31), 2147483520.0, -0.9], [2.0**31, np.nan, -np.inf]), ("uint8", [0.0, 255.9], [256.0, -1.0])],
+)
+def test_floats_that_no_integer_holds_are_left_to_xla(dtype, fits, others):
+    def convert(x):
+        return lax.convert_element_type(x, dtype)
+
+    assert compare(convert, np.array(fits, np.float32))
+    function, _ = hosted(jax.make_jaxpr(convert)(np.float32(0)))
+    for x in others:
+        with pytest.raises(ValueError, match="left to XLA"):
+            function(np.float32(x))
 
 
 @pytest.mark.parametrize(
