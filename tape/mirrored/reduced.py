@@ -154,8 +154,9 @@ def _shares_shifted(x: jax.Array, t: jax.Array, axes: tuple[int, ...]) -> Any:
 
 def _shifted(p: Any, x: Any, t: Any, axes: tuple[int, ...]) -> Any:
     d = _from_heaviest(p, t, axes)
-    along = weights.over_square(p, x, axes) * d  # one's own part is apart, for second derivatives
-    return weights.spread(p, x, axes) * d - weights.unscaled(p, x) * (jnp.sum(along, axes, keepdims=True) - along)
+    own, over_square, unscaled = weights.products(p, x, axes)
+    along = over_square * d  # one's own part is apart, for second derivatives
+    return own * d - unscaled * (jnp.sum(along, axes, keepdims=True) - along)
 
 
 def _logsumexp(x: jax.Array, t: jax.Array, axes: tuple[int, ...]) -> jax.Array:

@@ -215,11 +215,15 @@ def _powers(x: Any, sign: float) -> Any:
 def difference(x: Any, y: Any) -> tuple[Any, Any]:
     """``x - y`` and what it was rounded by (Knuth); no difference of infinities."""
     equal = jnp.isinf(x) & (x == y)
-    x, y = jnp.where(equal, 0, x), jnp.where(equal, 0, y)
+    d, rest = finite_difference(jnp.where(equal, 0, x), jnp.where(equal, 0, y))
+    return d, jnp.where(jnp.isfinite(rest), rest, 0)
+
+
+def finite_difference(x: Any, y: Any) -> tuple[Any, Any]:
+    """:func:`difference` of numbers that are finite, as their difference is."""
     d = x - y
     part = d - x
-    rest = (x - (d - part)) - (y + part)
-    return d, lax.stop_gradient(jnp.where(jnp.isfinite(rest), rest, 0))
+    return d, lax.stop_gradient((x - (d - part)) - (y + part))
 
 
 def half(x: Any) -> Any:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from tape.rules.slopes import difference, half, polynomial
+from tape.rules.slopes import difference, finite_difference, half, polynomial
 
 _STEPS = 1024  # of the numbers whose logarithms are tabled
 
@@ -29,7 +29,7 @@ def _logs(dtype: Any) -> Any:
             parts.append([round(x / Decimal(unit)) * unit for x in rest])
             rest = [x - Decimal(part) for x, part in zip(rest, parts[-1], strict=True)]
     table = np.array([*parts, list(map(float, rest))], dtype)
-    return least, table[:, 0], table[:, 1:]
+    return least, table[:, 0], table[:, 1:].T
 
 
 def _exp(x: Any, rest: Any) -> list[Any]:
@@ -42,18 +42,18 @@ def _exp(x: Any, rest: Any) -> list[Any]:
     x = jnp.maximum(x, -100 * log(2.0))
     whole = lax.round(x * (1 / log(2.0)), lax.RoundingMethod.TO_NEAREST_EVEN)
     short = lax.round(_STEPS * lax.exp(x - log(2.0) * whole), lax.RoundingMethod.TO_NEAREST_EVEN)
-    place = lax.convert_element_type(short, np.int32) - first_place
-    large, small, smallest = (whole * of_2 + jnp.asarray(column)[place] for of_2, column in zip(log2, logs, strict=True))
-    r, first = difference(x, large)
-    r, second = difference(r, small)
-    r, third = difference(r, -rest)
+    place = lax.convert_element_type(short, np.uint32) - np.uint32(first_place)  # unsigned, as it counts from nowhere else
+    large, small, smallest = (whole * of_2 + log for of_2, log in zip(log2, jnp.moveaxis(jnp.asarray(logs)[place], -1, 0), strict=True))
+    r, first = finite_difference(x, large)
+    r, second = finite_difference(r, small)
+    r, third = finite_difference(r, -rest)
     head = half(r)
-    change, fourth = difference(r, -0.5 * head * head)
+    change, fourth = finite_difference(r, -0.5 * head * head)
     series = polynomial(r, [1 / factorial(n) for n in range(3, 6 if x.dtype.itemsize < 8 else 9)])
     missing = fourth + 0.5 * (r - head) * (r + head) + series * (r * r * r) + (first + second + third - smallest) * (1 + (r + 0.5 * r * r))
     head = lax.reduce_precision(change, info.nexp, info.nmant - 12)
     number = short * (lax.reduce_precision(lax.exp(log(2.0) * whole), info.nexp, 0) / _STEPS)
-    return [*difference(number, -number * head), number * (change - head), number * missing]
+    return [*finite_difference(number, -number * head), number * (change - head), number * missing]
 
 
 def softmax(x: Any, axes: tuple[int, ...]) -> Any:
@@ -95,38 +95,19 @@ def _remaining(p: Any, x: Any, axes: tuple[int, ...]) -> Any:
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
-def spread(p: Any, x: Any, axes: tuple[int, ...]) -> Any:
-    """``p (1 - p)`` of the softmax p of x."""
-    return p * (1 - p)
+def products(p: Any, x: Any, axes: tuple[int, ...]) -> tuple[Any, Any, Any]:
+    """``p (1 - p)`` of the softmax p of x, and two factors, over the square of the sum S and unscaled, both given as p.
+
+    A product of two different weights is exp(x_i) / S^2 times exp(x_j): the factors are given as p, and have the derivatives of these.
+    So what is lost in 1 - 2 p is nowhere a difference of products.
+    """
+    return p * (1 - p), p, p
 
 
-@spread.defjvp
+@products.defjvp
 def _(axes: tuple[int, ...], primals: Any, tangents: Any) -> Any:
-    p, x = primals
-    return spread(p, x, axes), _remaining(p, x, axes) * tangents[0]
-
-
-# A product of two different weights is exp(x_i) / S^2 times exp(x_j), S being the sum: as factors, both are given as p, and have the
-# derivatives of these.  So what is lost in 1 - 2 p is nowhere a difference of products.
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
-def over_square(p: Any, x: Any, axes: tuple[int, ...]) -> Any:
-    """Weights that :func:`unscaled` ones are multiplied with."""
-    return p
-
-
-@over_square.defjvp
-def _(axes: tuple[int, ...], primals: Any, tangents: Any) -> Any:
-    (p, x), t = primals, tangents[1]
-    out, along = over_square(p, x, axes), p * t
-    return out, out * (_remaining(p, x, axes) * t - 2 * (jnp.sum(along, axes, keepdims=True) - along))
-
-
-@jax.custom_jvp
-def unscaled(p: Any, x: Any) -> Any:
-    """Weights whose sum is a constant."""
-    return p
-
-
-unscaled.defjvps(None, lambda t, out, p, x: out * t)
+    (p, x), (change, t) = primals, tangents
+    own, over_square, unscaled = products(p, x, axes)
+    remaining, along = _remaining(p, x, axes), p * t
+    of_square = remaining * t - 2 * (jnp.sum(along, axes, keepdims=True) - along)
+    return (own, over_square, unscaled), (remaining * change, over_square * of_square, unscaled * t)
