@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi, layout
@@ -38,8 +39,6 @@ _RUN_ENTRY, _RUN_BYTE = 3e-6, 0.25e-9
 # By the settings of JAX, of which each is one object (they decide on dtype and device), by type and value.
 _ARRAYS: Bounded[Hashable, Any] = Bounded("numbers", 1 << 14)
 _ONCE = object()  # a number that came once
-
-_put = jax.jit(lambda x: x)
 
 
 class Work(NamedTuple):
@@ -185,7 +184,7 @@ def _array(settings: int, value: Any, sharding: jax.sharding.NamedSharding | Non
         _ARRAYS[key] = _ONCE
         return value
     if array is None or array is _ONCE:
-        array = _ARRAYS[key] = _put(value) if sharding is None else jax.device_put(_put(value), sharding)
+        array = _ARRAYS[key] = jnp.asarray(value) if sharding is None else jax.device_put(jnp.asarray(value), sharding)
     return array
 
 
