@@ -13,13 +13,13 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi, layout
 from tape.accounts.records import Change
 from tape.bounded import Bounded
 from tape.configuration import Configuration
+from tape.graph.constants import known_array
 from tape.graph.kinds import NUMBERS, is_scalar
 from tape.graph.trie import Step
 from tape.jaxapi import ClosedJaxpr
@@ -184,7 +184,7 @@ def _array(settings: int, value: Any, sharding: jax.sharding.NamedSharding | Non
         _ARRAYS[key] = _ONCE
         return value
     if array is None or array is _ONCE:
-        array = _ARRAYS[key] = jnp.asarray(value) if sharding is None else jax.device_put(jnp.asarray(value), sharding)
+        array = _ARRAYS[key] = known_array(value) if sharding is None else jax.device_put(value, sharding)
     return array
 
 
