@@ -254,6 +254,7 @@ THROUGH: dict[object, Any] = {_where: _WHERE}  # what serves all calls that it h
 
 compress = _by_position(jnp.compress, ("a",), "condition")
 repeat = _by_position(jnp.repeat, ("a",), "repeats")
+nonzero = _looking(jnp.nonzero)
 
 SELECTIONS: dict[str, Callable[..., Any]] = {
     "choose": choose,
@@ -265,7 +266,7 @@ SELECTIONS: dict[str, Callable[..., Any]] = {
     "flatnonzero": _looking(jnp.flatnonzero),
     "insert": _by_position(jnp.insert, ("arr", "values"), "obj"),
     "intersect1d": _by_value(jnp.intersect1d, ("ar1", "ar2")),
-    "nonzero": _looking(jnp.nonzero),
+    "nonzero": nonzero,
     "repeat": repeat,
     "roots": _roots,
     "setdiff1d": _by_value(jnp.setdiff1d, ("ar1", "ar2")),

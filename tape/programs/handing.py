@@ -32,6 +32,9 @@ _KINDS = frozenset("biufc")
 
 def array_of(value: object) -> jax.Array:
     """Return JAX's array of a number, a NumPy array or nested lists, which shares no memory with them."""
+    if value.__class__ is list and _are_floats(value):  # JAX looks at each of them for its dtype
+        with contextlib.suppress(ValueError):  # of rows of several lengths
+            value = np.array(value)
     plain = value.__class__ is np.ndarray and value.dtype.kind in _KINDS and value.dtype.isnative
     if (plain or value.__class__ is float) and not (jaxapi.in_trace() or checks_results() or jax.config.jax_disable_jit):  # type: ignore[attr-defined]
         with contextlib.suppress(Exception):  # as where transfers are guarded; should it not be that, the other way says what is wrong
@@ -39,6 +42,11 @@ def array_of(value: object) -> jax.Array:
             if isinstance(array.sharding, jax.sharding.SingleDeviceSharding):  # inside of a mesh, programs spread what they return
                 return array
     return known_array(value, copy=True)
+
+
+def _are_floats(values: list[Any]) -> bool:
+    """Tell whether nested lists hold numbers of Python's with a fraction and nothing else."""
+    return bool(values) and all(x.__class__ is float or (x.__class__ is list and _are_floats(x)) for x in values)
 
 
 def _handed(arrays: Sequence[Host | complex]) -> Sequence[jax.Array]:

@@ -16,7 +16,7 @@ from tape.graph.trie import State
 from tape.jaxapi import words
 from tape.mirrored import selection
 from tape.mirrored.detachment import refuse_reinterpretation
-from tape.mirrored.mirror import call, mirrored, on_values
+from tape.mirrored.mirror import call, mirrored
 from tape.ops.kernel import Kernel, Op
 from tape.recording import record
 from tape.variables import indexing, interception, updates
@@ -130,9 +130,7 @@ class ArrayMethods(Operators):
 
     def nonzero(self, *, fill_value: object = None, size: int | None = None) -> tuple[Self, ...]:
         """Return the indices of the elements that are not zero, looking at the values unless ``size`` is given."""
-        if size is None:
-            return on_values(jnp.nonzero, "nonzero", (self,), {})  # type: ignore[no-any-return]
-        return call(jnp.nonzero, "nonzero", (self,), {"size": size, "fill_value": fill_value})  # type: ignore[no-any-return]
+        return selection.nonzero(self, **({} if size is None else {"size": size, "fill_value": fill_value}))  # type: ignore[no-any-return]
 
 
 def _install() -> None:
