@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 
 from tape import jaxapi
-from tape.ops.host_indexing import gather, scatter
+from tape.ops.host_indexing import gather, put, scatter
 
 Host = Any  # an array of NumPy, or one of its scalars: of shape ()
 Call = Any  # a function of these, which returns one, or several in a list
@@ -44,7 +44,7 @@ def _itself(x: Host) -> Host:
 
 def _integer_pow(p: dict[str, Any], ins: Sequence[Any], _: Sequence[Any]) -> Call | None:
     y, dtype = p["y"], ins[0].dtype
-    if dtype not in _FLOATS or not -8 <= y <= 8 or y == 0:
+    if dtype not in _FLOATS:
         return None
     one = dtype.type(1)
 
@@ -59,7 +59,7 @@ def _integer_pow(p: dict[str, Any], ins: Sequence[Any], _: Sequence[Any]) -> Cal
                 square = square * square
         return one / result if y < 0 else result
 
-    return np.square if y == 2 else power
+    return np.ones_like if y == 0 else np.square if y == 2 else power
 
 
 def _convert(p: dict[str, Any], ins: Sequence[Any], _: Sequence[Any]) -> Call | None:
@@ -137,18 +137,18 @@ def _split(p: dict[str, Any], _: Sequence[Any], __: Sequence[Any]) -> Call:
     return lambda x: np.split(x, ends, axis)
 
 
-def _pad(p: dict[str, Any], _: Sequence[Any], outs: Sequence[Any]) -> Call | None:
-    config = p["padding_config"]
-    if any(low < 0 or high < 0 or inside for low, high, inside in config):
-        return None
-    shape, dtype = outs[0].shape, outs[0].dtype
-    window = tuple([slice(low, n - high) for (low, high, _), n in zip(config, shape, strict=True)])
+def _pad(p: dict[str, Any], ins: Sequence[Any], outs: Sequence[Any]) -> Call:
+    config, dtype = p["padding_config"], outs[0].dtype
+    lengths = [n + max(n - 1, 0) * inside for (_, _, inside), n in zip(config, ins[0].shape, strict=True)]
+    whole = tuple([max(low, 0) + n + max(high, 0) for (low, high, _), n in zip(config, lengths, strict=True)])
+    window = tuple([slice(max(low, 0), max(low, 0) + n, inside + 1) for (low, _, inside), n in zip(config, lengths, strict=True)])
+    left = tuple([slice(max(-low, 0), n - max(-high, 0)) for (low, high, _), n in zip(config, whole, strict=True)])
 
     def pad(x: Host, value: Host) -> Host:
-        result = np.empty(shape, dtype)
+        result = np.empty(whole, dtype)
         result[...] = value
         result[window] = x
-        return result
+        return result[left]
 
     return pad
 
@@ -208,7 +208,7 @@ _product = np.ndarray.dot  # of arrays with axes, which are no scalars of NumPy:
 
 def _matrix_product(m: int, k: int, n: int) -> Call:
     """Return the product of matrices m x k and k x n, by rows where that keeps it on one thread."""
-    rows = _ALONE // (k * n)
+    rows = _ALONE // max(k * n, 1)
     if not 16 <= rows < m:  # with fewer, that would cost more than the threads do
         return _product
 
@@ -277,6 +277,37 @@ def _reduce_precision(p: dict[str, Any], ins: Sequence[Any], _: Sequence[Any]) -
         return np.where(np.isnan(x), x, ((number + (below + ((number >> unit) & one))) & mask).view(dtype))
 
     return rounded if less else _itself
+
+
+def _sort(p: dict[str, Any], ins: Sequence[Any], _: Sequence[Any]) -> Call | None:
+    axis = p["dimension"]
+    if p["num_keys"] != 1 or ins[0].dtype not in _NUMBERS:
+        return None
+
+    def sort(*operands: Host) -> list[Host]:
+        if len(operands) == 1:
+            return [np.sort(operands[0], axis, kind="stable")]
+        places = np.argsort(operands[0], axis, kind="stable")
+        return [np.take_along_axis(x, places, axis) for x in operands]
+
+    return sort
+
+
+def _top_k(p: dict[str, Any], ins: Sequence[Any], outs: Sequence[Any]) -> Call | None:
+    if ins[0].dtype not in _FLOATS or p.get("axis", ins[0].ndim - 1) != ins[0].ndim - 1:
+        return None
+    k, dtype = p["k"], outs[1].dtype
+    bits = np.dtype(f"i{ins[0].dtype.itemsize}")
+    most = np.iinfo(bits).max
+
+    def largest(x: Host) -> list[Host]:
+        if np.isnan(x).any():
+            raise ValueError("XLA takes what is no number for the largest")
+        number = np.asarray(x).view(bits)  # in the order of floats, where -0 is before 0: of negative ones the other bits are inverted
+        places = np.argsort(~np.where(number < 0, number ^ most, number), -1, kind="stable")[..., :k]
+        return [np.take_along_axis(x, places, -1), places.astype(dtype)]
+
+    return largest
 
 
 def _where(which: Host, no: Host, yes: Host) -> Host:
@@ -361,17 +392,20 @@ _MAKERS: dict[str, Maker] = {
     "rem": _remainder,
     "rev": lambda p, *_: lambda x: np.flip(x, tuple(p["dimensions"])),
     "round": lambda p, ins, _: np.rint if int(p["rounding_method"]) == 1 and ins[0].dtype in _FLOATS else None,
-    "scatter_add": scatter(np.add, _NUMBERS),
-    "scatter_max": scatter(np.maximum, _NUMBERS),
-    "scatter_min": scatter(np.minimum, _NUMBERS),
-    "scatter_mul": scatter(np.multiply, _NUMBERS),
-    "scatter_sub": scatter(np.subtract, _NUMBERS),
+    "scatter": scatter(put, _NUMBERS | _BOOL),
+    "scatter_add": scatter(np.add.at, _NUMBERS),
+    "scatter_max": scatter(np.maximum.at, _NUMBERS),
+    "scatter_min": scatter(np.minimum.at, _NUMBERS),
+    "scatter_mul": scatter(np.multiply.at, _NUMBERS),
+    "scatter_sub": scatter(np.subtract.at, _NUMBERS),
     "select_n": lambda _, ins, __: _where if len(ins) == 3 and ins[0].dtype == bool else None,
     "slice": lambda p, *_: itemgetter(tuple(map(slice, p["start_indices"], p["limit_indices"], p["strides"] or repeat(1)))),
+    "sort": _sort,
     "split": _split,
     "squeeze": _TO_SHAPE,
     "stop_gradient": lambda *_: _itself,
     "stack": lambda p, *_: lambda *xs: np.stack(xs, p["axis"]),
+    "top_k": _top_k,
     "transpose": lambda p, *_: methodcaller("transpose", tuple(p["permutation"])),
     "unstack": lambda p, *_: lambda x: list(np.moveaxis(x, p["axis"], 0)),
 }

@@ -73,8 +73,16 @@ def gather(p: dict[str, Any], ins: Sequence[Any], outs: Sequence[Any]) -> Callab
     return run
 
 
-def scatter(ufunc: np.ufunc, dtypes: frozenset[Any]) -> Callable[..., Callable[..., Host] | None]:
-    """Return the maker of the function for an equation that scatters arrays of these dtypes; ``ufunc`` combines what comes to one place."""
+def put(line: Host, places: Host, values: Host) -> None:
+    """Put values at places of an array, the last ones where several come to one."""
+    line[places] = values
+
+
+def scatter(combine: Callable[[Host, Host, Host], None], dtypes: frozenset[Any]) -> Callable[..., Callable[..., Host] | None]:
+    """Return the maker of the function for an equation that scatters arrays of these dtypes.
+
+    ``combine`` changes an array of one axis at places, each by its value: ``ufunc.at``, or :func:`put`.
+    """
 
     def make(p: dict[str, Any], ins: Sequence[Any], __: Sequence[Any]) -> Callable[..., Host] | None:
         numbers, mode = p["dimension_numbers"], p["mode"]
@@ -94,7 +102,7 @@ def scatter(ufunc: np.ufunc, dtypes: frozenset[Any]) -> Callable[..., Callable[.
             if fitting is not None and drops:
                 places, terms = places[fitting], terms[fitting]
             total = np.array(x, order="C")
-            ufunc.at(total.reshape(-1), places.reshape(-1), terms.reshape(-1))
+            combine(total.reshape(-1), places.reshape(-1), terms.reshape(-1))
             return total
 
         return run

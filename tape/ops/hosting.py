@@ -159,7 +159,7 @@ def _turned(listed: WengertList[Equation]) -> dict[Equation, Equation]:
 def _fits(aval: Any) -> bool:
     """Tell whether a value is one for NumPy."""
     dtype = getattr(aval, "dtype", None)
-    return isinstance(dtype, np.dtype) and dtype != jaxapi.float0 and aval.size > 0
+    return isinstance(dtype, np.dtype) and dtype != jaxapi.float0
 
 
 def _is_known(source: Any) -> bool:

@@ -24,15 +24,34 @@ FURTHER = {
     "argmax": lambda x: (lax.argmax(x, 0, jnp.int32), lax.argmax(x.reshape(-1, 1), 1, jnp.int32)),
     "argmin": lambda x: lax.argmin(x, 0, jnp.int32),
     "convert_element_type": lambda x: (x.astype(jnp.float32), (x > 0).astype(jnp.int32), (x > 0).astype(jnp.float32)),
-    "integer_pow": lambda x: [lax.integer_pow(x, y) for y in (-3, -2, -1, 1, 2, 3, 4, 5, 7)] if x.dtype == jnp.float32 else None,
+    "integer_pow": lambda x: [lax.integer_pow(x, y) for y in (-9, -3, -2, -1, 0, 1, 2, 3, 4, 5, 7, 19)] if x.dtype == jnp.float32 else None,
     "iota": lambda x: (lax.iota(jnp.int32, 5), lax.broadcasted_iota(jnp.float32, (2, 3), 1), x),
     "optimization_barrier": lambda x: lax.optimization_barrier((x, x[0])),
-    "pad": lambda x: lax.pad(x, x[0], [(2, 3, 0)]),
+    "pad": lambda x: [
+        lax.pad(x, x[0], [pads]) for pads in [(2, 3, 0), (-1, 2, 0), (1, -2, 1), (0, 0, 2), (-2, -1, 3), (-3, -1, 0), (-9, 4, 1)]
+    ],
     "reduce_and": lambda x: jnp.all(x.reshape(-1, 1) > 0, (0, 1)),
     "reduce_max": lambda x: lax.reduce_max_p.bind(x, axes=(0,), out_sharding=None) if x.dtype != bool else None,
     "reduce_or": lambda x: jnp.any(x > 0),
     "reduce_precision": lambda x: [lax.reduce_precision(x, 8, n) for n in (0, 5, 11, 22, 23)] if x.dtype == jnp.float32 else None,
     "round": lambda x: lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN) if x.dtype == jnp.float32 else None,
+    "scatter": lambda x: [
+        x.at[jnp.array([1, -1, 1, 99])].set(x[:4]),
+        x.at[jnp.array([3, 1])].set(x[0], mode="clip"),
+        jnp.stack([x, x]).at[:, jnp.array([2, 0])].set(x[:2]),
+        x.at[1:3].set(x[0]),
+    ],
+    "sort": lambda x: (
+        [
+            jnp.sort(x),
+            jnp.argsort(x, descending=x.dtype != bool),
+            lax.sort_key_val(x, lax.iota(jnp.int32, x.size)),
+            jnp.sort(jnp.stack([x, x[::-1]]), 0),
+        ]
+        if x.dtype != bool
+        else None
+    ),
+    "top_k": lambda x: lax.top_k(jnp.stack([x, x[::-1]]), 3) if x.dtype == jnp.float32 else None,
     "select_n": lambda x: (jnp.where(x > 0, x, -x if x.dtype != bool else x), jnp.where(True, x, x)),
     "dynamic_slice": lambda x: [lax.dynamic_slice(x, (jnp.int32(i),), (3,)) for i in (-9, -1, 0, 2, 99)],
     "dynamic_update_slice": lambda x: [lax.dynamic_update_slice(x, x[:2], (jnp.int32(i),)) for i in (-9, -1, 0, 2, 99)],
@@ -127,6 +146,38 @@ def test_floats_that_no_integer_holds_are_left_to_xla(dtype, fits, others):
     for x in others:
         with pytest.raises(ValueError, match="left to XLA"):
             function(np.float32(x))
+
+
+EMPTY, INDICES = np.zeros((0, 3), np.float32), np.zeros(0, np.int32)
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda x, i: (x @ jnp.ones((3, 2)), jnp.ones((2, 0)) @ x, x.T @ x, x @ x.T, jnp.einsum("ij,ik->ijk", x, x)),
+        lambda x, i: (x.sum(), x.sum(0), x.sum(1), x.prod(0), (x > 0).any(0), (x > 0).all(), jnp.cumsum(x, 0)),
+        lambda x, i: (x.max(1), x.argmax(1), jax.nn.softmax(x), jax.nn.logsumexp(x, 1)),
+        lambda x, i: (jnp.ones((4, 3))[i], jnp.ones(4).at[i].add(x[:, 0]), jnp.ones(4).at[i].set(x[:, 0]), jnp.ones((3, 2))[:, i]),
+        lambda x, i: (jnp.concatenate([x, jnp.ones((2, 3)), x]), jnp.pad(x, 1), jnp.broadcast_to(x[:, None], (0, 2, 3)), x.reshape(3, 0)),
+        lambda x, i: (jnp.sort(x, 0), jnp.sort(x, 1), lax.top_k(x, 2), jnp.where(x > 0, x, -x), jnp.flip(x, 0), x.astype(jnp.int32)),
+        lambda x, i: (lax.dynamic_slice(x, (0, 1), (0, 2)), lax.dynamic_update_slice(jnp.ones((2, 3)), x, (1, 0)), jnp.split(x, 3, 1)),
+        lambda x, i: (lax.pad(x, jnp.float32(7), [(1, 0, 2), (-1, -1, 0)]), jnp.stack([x, x]), jnp.tanh(x) ** 3, jnp.outer(x[:, 0], i)),
+        lambda x, i: (
+            jnp.ones((4, 3))[i[:0]] * x,
+            x.transpose(),
+            jnp.zeros((0,)).at[jnp.array([0, 2])].add(1.0),
+            lax.reduce_precision(x, 8, 3),
+        ),
+    ],
+)
+def test_arrays_without_elements(fun):
+    assert compare(fun, EMPTY, INDICES)
+
+
+def test_what_is_no_number_is_left_to_xla_where_the_largest_are_asked_for():
+    function, _ = hosted(jax.make_jaxpr(lambda x: lax.top_k(x, 2))(np.zeros(3, np.float32)))
+    with pytest.raises(ValueError, match="no number"):
+        function(np.array([1.0, np.nan, 2.0], np.float32))
 
 
 @pytest.mark.parametrize(
