@@ -19,6 +19,7 @@ import numpy as np
 from tape import jaxapi
 from tape.errors import TapeTypeError, TapeValueError, check_callable
 from tape.graph.boxes import Box, Cell
+from tape.graph.constants import known_array
 from tape.graph.scope import LOCAL, no_segment, parked, set_scope
 from tape.graph.segment import Handle, LeafNode, Run, Segment
 from tape.graph.trees import leaves_of
@@ -180,7 +181,7 @@ def _array(value: object) -> object:
     """Return the array that unpack made; one of NumPy is copied, for its owner may change it."""
     if isinstance(value, Handle):
         return look(value)
-    return jnp.array(value) if isinstance(value, (np.ndarray, np.generic)) else value
+    return known_array(value, copy=True) if isinstance(value, (np.ndarray, np.generic)) else value
 
 
 def _recording() -> list[Segment]:

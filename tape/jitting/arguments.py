@@ -7,13 +7,11 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from tape import jaxapi
 from tape.callables.matching import told_apart
 from tape.errors import TapeTypeError, TapeValueError
-from tape.graph.constants import constant, refused
+from tape.graph.constants import constant, known_array, refused
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, itself
 from tape.graph.trees import flatten, leaves_of, variables_in
@@ -176,8 +174,7 @@ def aval_of(x: object) -> Any:
     if isinstance(x, jax.Array):
         return jax.typeof(x)
     try:
-        with jaxapi.ensure_compile_time_eval():
-            return jax.typeof(jnp.asarray(x))
+        return jax.typeof(known_array(x))
     except (TypeError, ValueError, OverflowError) as e:
         raise refused("jit: an argument", x, e) from e
 

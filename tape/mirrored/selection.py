@@ -35,7 +35,7 @@ def _take(positions: jax.Array, data: jax.Array, axis: int) -> jax.Array:
 
 
 def _gathered(name: str, positions: object, data: list[Any], dtype: object = None) -> Any:
-    where = record.leaf(jnp.asarray(np.asarray(positions).astype(np.int32)))
+    where = record.leaf(array_of(np.asarray(positions).astype(np.int32)))
     return call(_gather, name, (where, *data), {"dtype": dtype})
 
 

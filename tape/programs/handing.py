@@ -28,13 +28,15 @@ def to_jax(values: Sequence[Any], avals: Sequence[Any]) -> Sequence[jax.Array]:
 
 
 _KINDS = frozenset("biufc")
+_NUMBERS = frozenset({float, int, bool})
 
 
 def array_of(value: object) -> jax.Array:
     """Return JAX's array of a number, a NumPy array or nested lists, which shares no memory with them."""
-    if value.__class__ is list and _are_floats(value):  # JAX looks at each of them for its dtype
+    if value.__class__ is list and _are_numbers(value):  # JAX looks at each of them for its dtype
         with contextlib.suppress(ValueError):  # of rows of several lengths
-            value = np.array(value)
+            listed = np.array(value)
+            value = listed if listed.dtype.kind != "i" or -(1 << 31) <= listed.min() <= listed.max() < 1 << 31 else value
     plain = value.__class__ is np.ndarray and value.dtype.kind in _KINDS and value.dtype.isnative
     if (plain or value.__class__ is float) and not (jaxapi.in_trace() or checks_results() or jax.config.jax_disable_jit):  # type: ignore[attr-defined]
         with contextlib.suppress(Exception):  # as where transfers are guarded; should it not be that, the other way says what is wrong
@@ -44,9 +46,9 @@ def array_of(value: object) -> jax.Array:
     return known_array(value, copy=True)
 
 
-def _are_floats(values: list[Any]) -> bool:
-    """Tell whether nested lists hold numbers of Python's with a fraction and nothing else."""
-    return bool(values) and all(x.__class__ is float or (x.__class__ is list and _are_floats(x)) for x in values)
+def _are_numbers(values: list[Any]) -> bool:
+    """Tell whether nested lists hold numbers of Python's and nothing else."""
+    return bool(values) and all(x.__class__ in _NUMBERS or (x.__class__ is list and _are_numbers(x)) for x in values)
 
 
 def _handed(arrays: Sequence[Host | complex]) -> Sequence[jax.Array]:
@@ -60,5 +62,5 @@ def _handed(arrays: Sequence[Host | complex]) -> Sequence[jax.Array]:
     else:  # not here: that would wait for what is being compiled there
         _SEEN[key] = background.compiling(_put, arrays)
     if len(arrays) == 1:
-        return [jax.device_put(arrays[0])]
+        return [jax.device_put(arrays[0])]  # jnp.asarray would take half of the time, once it has compiled a program for the shape
     return [array for x in arrays for array in _handed([x])]

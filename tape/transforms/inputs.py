@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from tape.errors import TapeTypeError, TapeValueError, UnrecordedGradientError
 from tape.graph import boundary
-from tape.graph.constants import refused
+from tape.graph.constants import known_array, refused
 from tape.graph.kinds import Place, differentiable, kind_of, why_unrecorded
 from tape.graph.scope import LOCAL, in_mode
 from tape.graph.segment import Handle, LeafNode, WayBack, made_at
@@ -204,7 +203,7 @@ def as_array(name: str, value: object) -> jax.Array:
     if isinstance(value, jax.Array):
         return value
     try:
-        return jnp.asarray(value)
+        return known_array(value, copy=True)
     except OverflowError as e:
         raise refused(name, value, e) from e
     except (TypeError, ValueError) as e:

@@ -27,6 +27,7 @@ from tape.graph.segment import Handle
 from tape.graph.trees import leaves_of
 from tape.mirrored.mirror import call
 from tape.ops.kernel import Op
+from tape.programs.handing import array_of
 from tape.programs.program import look
 from tape.recording import record
 from tape.recording.template import ARRAY, NUMBER
@@ -336,4 +337,4 @@ def _nonzero(mask: Any, shape: tuple[int, ...], axis: int) -> tuple[Any, ...]:
             "tape.numpy.where(mask, x, y), or index outside"
         )
         raise ConcretizationError(msg)
-    return tuple(record.leaf(jnp.asarray(i.astype(np.int32))) for i in np.nonzero(np.asarray(values)))
+    return tuple(record.leaf(array_of(i.astype(np.int32))) for i in np.nonzero(np.asarray(values)))
