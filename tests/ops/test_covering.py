@@ -67,9 +67,10 @@ def test_what_was_overwritten_stays_connected():
         lambda x: x.at[jnp.array([0, 1])].set(1.0),
         lambda x: x.at[:, 1:].add(1.0),
         lambda x: x.at[jnp.array(0)].multiply(2.0),
+        lambda x: x.at[:].apply(jnp.sin),
     ],
 )
-def test_an_update_of_a_part_stays_a_scatter(updated):
+def test_an_update_of_a_part_or_by_a_function_stays_a_scatter(updated):
     assert any("scatter" in name for name in primitives(updated, X))
 
 

@@ -233,6 +233,7 @@ def test_products_by_rows(a, b, numbers):
         lambda x, i, mode: x.at[:, :, i.reshape(2, -1) % 2].get(mode=mode),
         lambda x, i, mode: x.at[:, i % 3, 0].get(mode=mode),
         lambda x, i, mode: x.at[i, 1:3].get(mode=mode),
+        lambda x, i, mode: x.at[i, i[::-1] % 5 if mode != "promise_in_bounds" else i % 3].get(mode=mode),
         lambda x, i, mode: jnp.take(x, i, axis=1, mode=mode if mode != "promise_in_bounds" else "clip"),
         lambda x, i, mode: lax.dynamic_slice(x, (i[0], i[1], i[2]), (2, 2, 2)),
     ],
@@ -262,6 +263,20 @@ def test_places_that_are_combined(dtype, how, mode):
         terms = rng.integers(-9, 9, np.shape(x[place(np.array([1, 0, 3, 3]))])).astype(dtype)
         assert compare(lambda x, i, y: getattr(x.at[place(i)], how)(y, mode=mode), x, i, terms)  # noqa: B023 - called at once
     assert compare(lambda x, i: getattr(x.T.at[..., i], how)(x[0].T[..., None], mode=mode), x, i)
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda x: lax.pad(x, x[0, 0], [(2, -1, 0), (0, 0, 0)]),
+        lambda x: lax.pad(x, x[0, 0], [(-1, 2, 0), (0, 0, 0)]),
+        lambda x: lax.pad(x, x[0, 0], [(0, 0, 0), (0, 0, 1)]),
+        lambda x: jnp.take_along_axis(x, jnp.array([[1, 0], [2, 2], [0, 1]]), 1),
+        lambda x: jax.vmap(lambda row, i: row.at[i].add(1))(x, jnp.array([1, 0, 2])),
+    ],
+)
+def test_what_numpy_would_do_otherwise_stays_with_xla(fun):
+    assert not compare(fun, np.arange(9, dtype=np.float32).reshape(3, 3))
 
 
 def test_the_second_derivative_of_a_network_is_computed_alike():

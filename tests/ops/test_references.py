@@ -107,6 +107,13 @@ def counted(x):
     return jnp.sin(x) * r[...]
 
 
+@jax.jit
+def swapped_in_a_call(x):
+    r = jax.new_ref(x)
+    old = jax.ref.swap(r, ..., jnp.sin(x))
+    return old * old * r[...]
+
+
 PAIRS = {
     "written twice": (written_twice, lambda x: jnp.sin(x).at[0].set(x[1] * x[0]) * x),
     "forgotten": (forgotten, lambda x: jnp.sin(x[0]) * 3 * x),
@@ -114,6 +121,7 @@ PAIRS = {
     "in branches and calls": (in_branches_and_calls, branches_and_calls),
     "of a step": (of_a_step, step),
     "counted": (counted, lambda x: 6 * jnp.sin(x)),
+    "swapped in a call": (swapped_in_a_call, lambda x: x * x * jnp.sin(x)),
     "in a checkpoint": (jax.checkpoint(of_a_step), step),
 }
 each = pytest.mark.parametrize(("fun", "twin"), PAIRS.values(), ids=PAIRS)
@@ -176,6 +184,13 @@ def test_nothing_is_changed_in_place_in_what_is_swept():
     assert references.changes_in_place(closed)
     assert not references.without(closed).effects
     assert not references.changes_in_place(jax.make_jaxpr(branches_and_calls)(X))
+
+
+def test_one_from_outside_is_refused():
+    closed = jax.make_jaxpr(lambda r, x: jax.new_ref(x)[...] * r[...])(jax.new_ref(X), X)
+    assert references.changes_in_place(closed)
+    with pytest.raises(TapeError, match="an array from outside with one is not followed"):
+        references.without(closed)
 
 
 def test_a_function_with_a_derivative_of_its_own_that_changes_one_is_refused():

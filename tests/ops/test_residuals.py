@@ -182,11 +182,15 @@ def test_a_checkpoint_in_a_checkpoint_keeps_what_both_let_be_kept():
 
         return lambda w, h: jnp.sum(jax.checkpoint(once, policy=outer)(w, h) ** 2)
 
-    dots = {}
-    for name, inner, outer in [("none", None, None), ("inner", POLICIES.dots_saveable, None), ("both", *[POLICIES.dots_saveable] * 2)]:
+    def tanhs(primitive, *_, **__):
+        return primitive.name == "tanh"
+
+    dots, saved = {}, POLICIES.dots_saveable
+    for name, inner, outer in [("none", None, None), ("inner", saved, None), ("both", saved, saved), ("apart", saved, tanhs)]:
         dots[name] = both(fun(inner, outer), W, H)["dot_general"]
     backward = 6
     assert dots["both"] == backward + 3
+    assert dots["apart"] == dots["none"]
     assert dots["inner"] == backward + 3 + 2  # the outer one keeps nothing; while it runs again, the inner one's dots are kept
     assert dots["none"] == backward + 3 + 2 + 2
 

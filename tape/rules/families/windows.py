@@ -91,15 +91,15 @@ def _read(ct: Any, x: Any, largest: bool, params: dict[str, Any]) -> Any:
     return lax.reshape(ct, (ct.size,)).at[_chosen(x, largest, params)].get(mode="fill", fill_value=0)
 
 
-def _selections(name: str, shape: tuple[int, int], **further: Any) -> list[Example]:
-    """List uses of the primitive called ``name``, which has no public wrapper."""
-    params = {"window_dimensions": (2, 3), "window_strides": (2, 2), "padding": ((1, 0), (0, 1)), **further}
+def _selections(name: str, shape: tuple[int, int], wider: tuple[int, int], **further: Any) -> list[Example]:
+    """List uses of the primitive called ``name``, which has no public wrapper; with a ``wider`` shape, one with windows of padding only."""
 
-    def use(which: str) -> Example:
+    def use(which: str, shape: tuple[int, int], low: int = 1, what: str = "") -> Example:
+        params = {"window_dimensions": (2, 3), "window_strides": (2, 2), "padding": ((low, 0), (0, 1)), **further}
         selecting = {**params, "select_prim": jaxapi.primitive(which)}
-        return Example(lambda *args: parameters.apply(name, selecting, *args)[0], (shape, (4, 4)), which)
+        return Example(lambda *args: parameters.apply(name, selecting, *args)[0], (shape, (4, 4)), which + what)
 
-    return [use("ge"), use("le")]
+    return [use("ge", shape), use("le", shape), use("ge", wider, 2, ", padding only")]
 
 
 register(
@@ -110,14 +110,14 @@ register(
     ),
     source="linear in the values added: the transpose reads them at the elements chosen",
     complex=False,
-    examples=_selections("select_and_scatter_add", (2, 2)),
+    examples=_selections("select_and_scatter_add", (2, 2), (3, 2)),
 )
 register(
     "select_and_gather_add",
     lambda ct, out, tangents, x, *, select_prim, **params: (lambda: _added(ct, x, str(select_prim) == "ge", params), None),
     source="linear in the values read: the transpose adds at the elements chosen",
     complex=False,
-    examples=_selections("select_and_gather_add", (4, 4), base_dilation=(1, 1), window_dilation=(1, 1)),
+    examples=_selections("select_and_gather_add", (4, 4), (4, 4), base_dilation=(1, 1), window_dilation=(1, 1)),
 )
 for _name, _largest in (("max", True), ("min", False)):
     register(
