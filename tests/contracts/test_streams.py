@@ -492,6 +492,16 @@ def test_contract_18_a_gradient_that_a_function_leaves_out_is_not_lost_silently(
         next(stream)
 
 
+def test_contract_18_what_a_function_leaves_out_is_not_taken_for_what_another_gave():
+    x = tape.Variable(A)
+    left, taken = tnp.sin(x), tnp.cos(x)
+    tape.constant(0.0) + left.value + taken.value  # both are results of a segment that has run
+    apply, _ = counted(lambda _: None)
+    ((leaf, gradient),) = tape.stream_gradients((apply(left) * 3).sum() + taken.sum())
+    assert leaf is x
+    close(gradient, -np.sin(A))
+
+
 def test_contract_18_what_the_user_has_pending_stays_so(stats):
     parameters = layers()
     loss = loss_of(parameters)

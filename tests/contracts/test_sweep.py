@@ -227,6 +227,17 @@ def test_contract_15_unconnected_inputs():
         tape.gradients(y, x, unconnected="zeros")
 
 
+def test_contract_15_an_input_out_of_reach_keeps_its_grad():
+    x, w, z = tape.Variable(A), tape.Variable(A), tape.Variable(A)
+    z.grad = B
+    for _ in range(3):
+        x.grad = None
+        tape.backward((x * x).sum(), inputs=[x, w, z])
+        equal(x.grad, 2 * A)
+        assert w.grad is None
+        equal(z.grad, B)
+
+
 def test_contract_15_unconnected_through_what_has_no_gradient():
     x = tape.Variable(A)
     y = (tnp.floor(x) * 1.0).sum()

@@ -880,6 +880,21 @@ def test_contract_09_a_complex_number_is_no_gradient_of_a_real_one():
     assert x.grad is None
 
 
+def test_contract_09_none_is_no_zero_that_is_multiplied():
+    class Left(tape.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            return None
+
+    x = tape.Variable(0.0)
+    for _ in range(3):
+        assert float(tape.gradients(Left.apply(tnp.sqrt(x)) + 3 * x, x)) == 3  # the slope of the root is infinite
+
+
 def test_contract_09_none_and_numbers_are_gradients():
     x, w, z = tape.Variable(A), tape.Variable(B), tape.Variable(np.float32(2.0))
     two(lambda ctx, g: (None, np.ones(3, np.float32), 7)).apply(x, {"w": w}, z=z).sum().backward()

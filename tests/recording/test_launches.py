@@ -287,7 +287,7 @@ NUMBERS = [
     *(np.asarray(n, "float32") for n in (-0.0, 2.75, -2.75, np.nan, np.inf, -np.inf, 1e-45)),
     np.asarray(True),
     np.asarray(False),
-    np.asarray(2**31 - 1, "int32"),
+    *(np.asarray(n, "int32") for n in (2**31 - 1, -3, -(2**31))),
     np.asarray(2 + 1j, "complex64"),
     np.asarray([3.5], "float32"),
     np.asarray([3.5, 1.0], "float32"),
@@ -307,6 +307,7 @@ def answer(convert, x):
 @pytest.mark.parametrize("made", [tape.constant, tape.Variable], ids=["constant", "variable"])
 def test_numbers_are_those_of_jax(convert, x, made):
     right = answer(convert, jnp.asarray(x))
+    assert (tape.constant(2.5) * 2).value == 5  # something has been recorded in this thread
     v = made(jnp.asarray(x))
     assert answer(convert, v) == right
     assert answer(convert, v) == right  # the caller is known by now

@@ -232,6 +232,29 @@ def test_contract_17_turns_that_were_cut_off_are_free():
         gc.enable()
 
 
+class Doubled(tape.OpHook):
+    """Adds to each gradient of a sine itself; what it writes reads nothing else."""
+
+    def backward_postprocess(self, op, input_grads):
+        return tuple(g + g for g in input_grads) if op.name == "sin" else None
+
+
+@pytest.mark.parametrize("hook", ["leaf", "op"])
+def test_a_sweep_after_a_look_is_not_written_again_as_a_hook_changed_it(hook):
+    w = tape.Variable(START)
+    for turn in range(6):
+        with contextlib.ExitStack() as hooked:
+            if turn < 4 and hook == "leaf":
+                hooked.callback(w.register_hook(lambda g: g + g).remove)
+            elif turn < 4:
+                hooked.enter_context(tape.hooks(Doubled()))
+            loss = tnp.sum(tnp.sin(w))
+            assert float(loss) > 0
+            w.grad = None
+            loss.backward()
+        np.testing.assert_allclose(w.grad.value, np.cos(START) * (2 if turn < 4 else 1), rtol=1e-6)
+
+
 def test_what_is_kept_for_a_turn_is_the_same_for_all():
     tape.backward(tnp.sum(fall(*ball(), 6)))
     kept = []
