@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from tape import jaxapi
 from tape.graph.length import bytes_of
 from tape.graph.trie import Step
-from tape.jaxapi import JaxprEqn, Literal
+from tape.jaxapi import JaxprEqn
 from tape.ops.building import alone
 from tape.programs.columns import MOST
 from tape.programs.loops import Carried, Loop, Outside, Result, Same
@@ -32,7 +32,6 @@ class Total(NamedTuple):
     product: JaxprEqn
     operands: tuple[Source, Source]
     further: Sequence[JaxprEqn]
-    sum: JaxprEqn
     step: Step  # the entry with the product
 
     def of(self, before: Any, rows: Sequence[Any]) -> Any:
@@ -42,7 +41,7 @@ class Total(NamedTuple):
         (value,) = jaxapi.bind(self.product.primitive, {**self.product.params, "dimension_numbers": numbers}, rows)
         for eqn in self.further:
             (value,) = jaxapi.jaxpr_as_fun(alone(eqn))(value)
-        return jaxapi.jaxpr_as_fun(alone(self.sum))(before, value)[0]
+        return before + value
 
 
 def totals(turn: Sequence[Step], loop: Loop) -> list[Total]:
@@ -74,7 +73,7 @@ class _Turn:
         self._loop = loop
 
     def _source(self, place: int, v: Any) -> Source | None:
-        """Return what an entry gets as an input."""
+        """Return what an entry gets as an input; None for what is none, a number among them."""
         inputs: Sequence[Any] = self._turn[place].kernel.jaxpr.jaxpr.invars
         return self._loop.reads[place][inputs.index(v)] if v in inputs else None
 
@@ -83,7 +82,7 @@ class _Turn:
         source = self._source(place, v)
         while isinstance(source, Same):
             place, v = source.result[0], self._turn[source.result[0]].kernel.jaxpr.jaxpr.outvars[source.result[1]]
-            source = None if isinstance(v, Literal) else self._source(place, v)
+            source = self._source(place, v)
         makers = [eqn for eqn in self._turn[place].kernel.jaxpr.jaxpr.eqns if v in eqn.outvars]
         return (place, makers[0]) if source is None and makers else None
 
@@ -91,12 +90,12 @@ class _Turn:
         """Return the total that is read as the result of the turn before; None where it is none."""
         place, number = source.result
         out = self._turn[place].kernel.jaxpr.jaxpr.outvars[number]
-        made = None if isinstance(out, Literal) else self._made(place, out)
+        made = self._made(place, out)
         if made is None or made[1].primitive.name not in _ADDING:
             return None
         adding, at = made[1], made[0]
-        before, term = sorted(adding.invars, key=lambda v: isinstance(v, Literal) or self._source(at, v) != source)
-        if at != place or isinstance(term, Literal) or isinstance(before, Literal) or self._source(at, before) != source:
+        before, term = sorted(adding.invars, key=lambda v: self._source(at, v) != source)
+        if at != place or self._source(at, before) != source:
             return None
         jaxpr = self._turn[at].kernel.jaxpr.jaxpr
         read = [*[v for eqn in jaxpr.eqns for v in eqn.invars], *jaxpr.outvars]
@@ -110,9 +109,9 @@ class _Turn:
         if made is None or made[1].primitive.name != "dot_general":
             return None
         at, product = made
-        first, second = (None if isinstance(v, Literal) else self._source(at, v) for v in product.invars)
+        first, second = (self._source(at, v) for v in product.invars)
         if first is None or second is None or any(isinstance(s, Outside) and len(s.slots) == 1 for s in (first, second)):
             return None
         if product.params["dimension_numbers"][1] != ((), ()):  # one for each of a batch
             return None
-        return Total(source.result, source, product, (first, second), further, adding, self._turn[at])
+        return Total(source.result, source, product, (first, second), further, self._turn[at])

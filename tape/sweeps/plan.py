@@ -100,7 +100,7 @@ class Plan:
 
     def same(self, other: Plan) -> bool:
         """Tell whether two plans of a structure, for the same cotangents and ends, do the same."""
-        return self.pending == other.pending and self.externals == other.externals and self.instructions == other.instructions
+        return self.pending == other.pending and self.instructions == other.instructions
 
     def part(self, instructions: list[Instruction], given: Iterable[int], outputs: Iterable[int]) -> Plan:
         """Return the plan of some of the instructions, which read ``given`` values; they and the outputs go by their numbers here."""
