@@ -11,11 +11,13 @@ from tape.testing.blame import birth
 from tape.testing.evidence import Evidence
 from tape.testing.findings import Finding
 from tape.testing.marks import EDGE, EQUAL, SPECIAL
+from tape.testing.native import BETWEEN, TURNED
 from tape.testing.paths import missing
 from tape.testing.patterns import close, pattern_of, region, ties_of
 
 MANY = 3  # special values that are named
 FEW = 16  # elements that are asked about one by one
+UNLIKE = 1e-3  # relative; what parts two calls with the same values
 
 
 def diagnosed(evidence: Evidence, finding: Finding) -> str:
@@ -40,6 +42,8 @@ def diagnosed(evidence: Evidence, finding: Finding) -> str:
     if re.match("wrong|off by the constant", pattern) and finding.kind == "first":
         step = missing(evidence, finding)
         pattern = f"{pattern}: {step}" if step else pattern
+    if finding.kind == "first" and _unsteady(evidence, finding):
+        return "another at each call, though the values are the same"
     order = "right at first order, " if finding.kind == "second" else ""
     special = _of_cotangent(evidence, finding)
     said = finding.kind == "first" or (finding.kind == "second" and "cotangent" not in finding.message)
@@ -90,6 +94,15 @@ def _traced_alone(evidence: Evidence, finding: Finding) -> bool:
     return eager.shape == r.shape and bool(np.abs(eager - r).max(initial=0) < 0.01 * np.abs(g - r).max(initial=0))
 
 
+def _unsteady(evidence: Evidence, finding: Finding) -> bool:
+    """Tell whether the gradient was another each time that it was computed op by op at the given point."""
+    k, r = finding.argument, finding.expected
+    if evidence.eager is None or k is None or r is None:
+        return False
+    pairs = itertools.combinations([evidence.eager[turn][k] for turn in (0, BETWEEN, TURNED)], 2)
+    return all(np.abs(a - b).max(initial=0) > UNLIKE * np.abs(a).max(initial=0) for a, b in pairs)
+
+
 def _numbers(evidence: Evidence, finding: Finding, *, everywhere: bool) -> tuple[np.ndarray, np.ndarray] | None:
     """Return for which numbers the gradient of an argument is wrong, and for which right, if it has one for each.
 
@@ -132,7 +145,10 @@ def _of_cotangent(evidence: Evidence, finding: Finding) -> str:
         return ""
     pair = evidence.probes.pairs[b]
     r, g = evidence.measured["r"][k], evidence.measured["g"][k]
-    if b == 0 or not np.allclose(r[0], g[0], rtol=1e-4, equal_nan=True):
+    with np.errstate(invalid="ignore"):
+        gaps = [float(np.max(np.nan_to_num(np.abs(g[2 * i] - r[2 * i]), nan=np.inf), initial=0)) for i in (0, b)]
+        sizes = [max(float(np.max(np.abs(ct), initial=0)) for ct in evidence.at(i)[1]) for i in (0, b)]
+    if b == 0 or not np.allclose(r[0], g[0], rtol=1e-4, equal_nan=True) or gaps[0] * sizes[1] > 1e-2 * gaps[1] * sizes[0]:
         return _unlinear(evidence, g)
     size = float(np.max(np.abs(g[2 * b]), initial=0))
     clipped = "1e" in pair.why and size < 0.1 * float(np.max(np.abs(r[2 * b]), initial=0))

@@ -34,6 +34,9 @@ def pattern_of(r: np.ndarray, g: np.ndarray, at: np.ndarray | None, seen: Seen |
         return "sign flipped"
     if np.iscomplexobj(r) and close(g, r.conj()):
         return "conjugated"
+    for text, kept in (("imaginary", r.real), ("real", r - r.real)) if np.iscomplexobj(r) else ():
+        if close(g, kept):
+            return f"the {text} part is missing"
     shaped = _shape_pattern(r, g)
     if shaped:
         return shaped
@@ -80,6 +83,8 @@ def _shape_pattern(r: np.ndarray, g: np.ndarray) -> str:
             continue
         if close(g, np.flip(r, axis)):
             return f"reversed along axis {axis}"
+        if close(g, np.roll(np.flip(r, axis), 1, axis)):
+            return f"reversed along axis {axis} behind its first index, as a Fourier transform is that goes the other way"
         for shift in (1, -1):
             if close(g, np.roll(r, shift, axis)) or close(_inside(g, shift, axis), _inside(np.roll(r, shift, axis), shift, axis)):
                 return f"off by one along axis {axis}"
@@ -90,7 +95,7 @@ def _shape_pattern(r: np.ndarray, g: np.ndarray) -> str:
             return f"averaged over axis {axis}"
         if close(g, np.cumsum(r, axis)):
             return f"added up along axis {axis}"
-    if r.size > 1 and close(np.sort(g.real.ravel()), np.sort(r.real.ravel())):
+    if r.size > 1 and all(close(np.sort(a.ravel()), np.sort(b.ravel())) for a, b in ((g.real, r.real), (g.imag, r.imag))):
         return "the right numbers in the wrong places"
     return ""
 
