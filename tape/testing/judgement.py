@@ -231,7 +231,7 @@ def ask_values(evidence: Evidence) -> Iterator[Item]:
             tasks.append((x, evidence.probes.direction(pair.point, k), ct))
             of.append(b)
     generic_wrong = evidence.nearby not in evidence.seen
-    for (_, v, _), b, (both, high, low, _) in zip(tasks, of, evidence.measurement.slopes(tasks), strict=True):
+    for (_, v, ct), b, (both, high, low, _) in zip(tasks, of, evidence.measurement.slopes(tasks), strict=True):
         gs = [g[2 * b] for g in evidence.measured["g"]]
         with np.errstate(invalid="ignore"):
             g_v = sum(float(np.sum(g * d).real) for g, d in zip(gs, v, strict=True))
@@ -242,7 +242,7 @@ def ask_values(evidence: Evidence) -> Iterator[Item]:
                 float(np.abs(np.nan_to_num((r[2 * b] - r[2 * b + 1]) * d, posinf=0, neginf=0)).sum())
                 for r, d in zip(evidence.measured["r"], v, strict=True)
             )
-        answer = decide(both, high, low, float("nan"), g_v, evidence.rtol * size + 20 * moved)
+        answer = decide(both, high, low, float("nan"), g_v, evidence.rtol * size + 20 * moved + _unheld(evidence, ct, 0))
         ks = [k for k, d in enumerate(v) if np.any(d)]
         for k in ks:
             yield Vote(k, "numeric", answer)

@@ -543,6 +543,7 @@ def test_values_that_underflow_say_nothing():
 
     fun = ruled(power, lambda r, ct: (ct * jnp.where(r[0] < 0.1, 1e-33, 8 * (r[0] - 0.1) ** 7),))
     assert check_gradients(fun, np.float32([0.05, 0.5, 2.0]), order=1).verdict == "pass"
+    assert check_gradients(fun, np.float32(0.05), order=1).verdict == "pass"
 
 
 def test_a_large_program_says_what_was_left_out(monkeypatch):
