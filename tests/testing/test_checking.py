@@ -276,6 +276,34 @@ def test_the_wrong_one_of_several_rules_is_blamed_with_its_line():
     assert "too large everywhere" in text  # of the rule itself: through the rest of the composite it is no pattern
 
 
+@pytest.mark.parametrize(
+    ("op", "args"),
+    [
+        (
+            ruled(
+                lambda x, y: jnp.where(x == 0, 0, x * jnp.log(y)), lambda kept, ct: (ct * jnp.log(kept[1]), ct * kept[0] / (kept[1] + 0.1))
+            ),
+            (np.float32([0.7, -1.3, 0.4]), np.float32([0.6, 1.9, 2.4])),
+        ),
+        (
+            ruled(
+                jnp.clip,
+                lambda kept, ct: (
+                    jnp.where((kept[0] >= kept[1]) & (kept[0] <= kept[2]), ct, 0),
+                    jnp.where(kept[0] < kept[1], ct, 0),
+                    jnp.zeros_like(ct),
+                ),
+            ),
+            (np.float32([0.1, -1.3, 2.4]), np.float32([-0.5] * 3), np.float32([0.5] * 3)),
+        ),
+    ],
+)
+def test_a_right_argument_is_not_blamed_for_a_wrong_one_beside_it(op, args):
+    with pytest.raises(GradientMismatch) as caught:
+        check_gradients(op, *args)
+    assert [a.verdict for a in caught.value.report.arguments] == ["pass"] * (len(args) - 1) + ["fail"]
+
+
 def test_the_side_of_a_branch_that_is_wrong_is_named():
     @jax.custom_vjp
     def softplus(x):

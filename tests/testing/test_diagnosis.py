@@ -45,6 +45,22 @@ def stored():
     return Square.apply
 
 
+def cross(w):
+    return jnp.array([[0, -w[2], w[1]], [w[2], 0, -w[0]], [-w[1], w[0], 0]])
+
+
+def turned(w):
+    """Return the rotation by a small vector, by the series of its coefficients."""
+    return jnp.eye(3) + (1 - w @ w / 6) * cross(w) + (0.5 - w @ w / 24) * cross(w) @ cross(w)
+
+
+def turned_back(kept, ct):
+    """Leave out the derivatives of the coefficients."""
+    k, square = cross(kept[0]), kept[0] @ kept[0]
+    g = (1 - square / 6) * ct + (0.5 - square / 24) * (ct @ k.T + k.T @ ct)
+    return (jnp.array([g[2, 1] - g[1, 2], g[0, 2] - g[2, 0], g[1, 0] - g[0, 1]]),)
+
+
 SAID = {
     "a bound": (*where(lambda x: x > 1, 0.3, -1.0, 2.5, 3.5), "2x too small where x > 1"),
     "between two bounds": (*where(lambda x: (x > 0.5) & (x < 1), 0.1, 0.6, 0.7, 0.9, 1.4, 2.0), "too small where 0.502 < x < 0.995"),
@@ -124,6 +140,31 @@ SAID = {
         ruled(lambda x: jnp.sum(jnp.exp(x)), lambda kept, ct: (ct * jnp.exp(kept[0]) * kept[0] / kept[0],)),
         (np.float32([0.5, -np.inf, 1]),),
         "NaN where x is not finite",
+    ),
+    "a real part alone": (
+        ruled(lambda z: (z * z.conj()).real, lambda kept, ct: (2 * ct * kept[0].real.astype(kept[0].dtype),)),
+        (np.complex64([0.7 + 0.2j, -1.3 - 0.9j, 0.4j]),),
+        "the imaginary part is missing",
+    ),
+    "a Fourier transform the other way": (
+        ruled(lambda x: jnp.abs(jnp.fft.fft(x)) ** 2, lambda kept, ct: (2 * jnp.fft.fft(ct * jnp.fft.fft(kept[0]).conj())[::-1].real,)),
+        (np.float32([0.7, -1.3, 0.4, 2.1, 0.9]),),
+        "reversed along axis 0",
+    ),
+    "random numbers": (
+        ruled(jnp.sin, lambda kept, ct: (ct * jnp.cos(kept[0]) * np.float32(np.random.default_rng().uniform(0.5, 1.5)),)),
+        (X,),
+        "another at each call, though the values are the same",
+    ),
+    "an output far beneath the others": (
+        ruled(lambda x: jnp.stack([x, 1e-6 * x**2]), lambda kept, ct: (ct[0] + 1.4e-6 * ct[1] * kept[0],)),
+        (X,),
+        "1.42857x too small everywhere",
+    ),
+    "what elements by themselves are too small to show": (
+        ruled(turned, turned_back),
+        (np.float32([4e-3, -5e-3, 3e-3]),),
+        "the derivative through div at test_diagnosis.py:",
     ),
     "in a loop": (lambda x: jax.lax.scan(lambda c, a: (tanh(c + a), c), 0.1, x)[0], (X,), "in a loop or a branch"),
     "in a branch": (lambda x: jax.lax.cond(x.sum() > 0, tanh, jnp.sin, x), (X,), "in a loop or a branch"),
