@@ -91,7 +91,8 @@ class Examination:
         except Exception as e:  # noqa: BLE001 - it runs on concrete values alone
             self.notes.append(f"JAX cannot trace the function ({type(e).__name__}): compared with differences of its values only")
         explore = closed is None or bool(user_rules(closed)) or subject.kind == "tape" or subject.own_vjp is not None
-        probes = Probes(subject.leaves, subject.outputs, seed, explore=explore, domains=domains)
+        searches = closed is not None and any(eqn.params.get("name") == "searchsorted" for eqn in equations(closed.jaxpr))
+        probes = Probes(subject.leaves, subject.outputs, seed, explore=explore, domains=domains, searches=searches)
         value = measurement = None
         iterates, adrift = False, None
         if closed is not None:

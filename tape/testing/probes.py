@@ -43,6 +43,7 @@ class Probes:
 
     Args:
         domains: bounds of each array; None for what its elements span.
+        searches: whether the function looks for numbers in arrays that are sorted: those that are stay so.
 
     Attributes:
         points: lists of arrays (double precision); the first is the one that was given.
@@ -56,9 +57,17 @@ class Probes:
     """
 
     def __init__(
-        self, leaves: Sequence[Any], outputs: Sequence[Any], seed: int, *, explore: bool, domains: Sequence[tuple[float, float] | None]
+        self,
+        leaves: Sequence[Any],
+        outputs: Sequence[Any],
+        seed: int,
+        *,
+        explore: bool,
+        domains: Sequence[tuple[float, float] | None],
+        searches: bool = False,
     ) -> None:
         self._rng = np.random.default_rng(seed)
+        self._searches = searches
         self._dtypes = [np.dtype(x.dtype) for x in leaves]
         self._given = [wide_array(x) for x in leaves]
         given = self._moving = [np.where(np.isfinite(x), x, 0) for x in self._given]
@@ -79,7 +88,7 @@ class Probes:
         self.marked = list(range(len(self.points), len(self.points) + len(marks)))
         self.points += [self._representable(point) for point in marks.values()]
         symmetric = [_symmetric(x) for x in given]
-        self.points[1:] = [self._symmetric_as_given(point) for point in self.points[1:]]
+        self.points[1:] = [self._kept(point) for point in self.points[1:]]
         self.bent: int | None = None
         if explore and any(symmetric):
             self.bent = len(self.points)
@@ -129,7 +138,7 @@ class Probes:
         points = special(given, self._bounds, named) | conditional(rule, given, self.cotangents[1], self._bounds)
         for why, point in (points | beyond_those(given, self._bounds, named)).items():
             i = len(self.points)
-            self.points.append(self._symmetric_as_given(self._representable(point)))
+            self.points.append(self._kept(self._representable(point)))
             self.inside.append(self._within(self.points[i]))
             (self.marked if self.inside[i] else self.isolated).append(i)
             self._pair(i, 1, why)
@@ -200,10 +209,10 @@ class Probes:
     def _within(self, xs: Arrays) -> bool:
         return not any(np.any(beyond(x, bounds)) for x, bounds in zip(xs, self._bounds, strict=True))
 
-    def _symmetric_as_given(self, xs: Arrays) -> Arrays:
-        """Return matrices that are symmetric where those that were given are, for a rule may rely on it."""
+    def _kept(self, xs: Arrays) -> Arrays:
+        """Return matrices that are symmetric, and what is searched sorted, where those that were given are, for a rule may rely on it."""
         return [
-            self._rounded((y + np.swapaxes(y, -1, -2).conj()) / 2, d) if _symmetric(x) else y
+            self._rounded((y + np.swapaxes(y, -1, -2).conj()) / 2, d) if _symmetric(x) else _like_sorted(x, y) if self._searches else y
             for x, y, d in zip(self.points[0], xs, self._dtypes, strict=True)
         ]
 
@@ -262,6 +271,14 @@ def _bent(x: np.ndarray, seed: int) -> np.ndarray:
 def _symmetric(x: np.ndarray) -> bool:
     square = x.ndim >= 2 and x.shape[-1] == x.shape[-2] > 1
     return square and bool(np.allclose(x, np.swapaxes(x, -1, -2).conj(), rtol=1e-6, atol=0))
+
+
+def _like_sorted(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return ``y`` in the order in which ``x`` is, if that is one."""
+    if x.ndim != 1 or np.iscomplexobj(x) or x.size < 2:
+        return y
+    way = np.sign(x[1] - x[0])
+    return np.sort(way * y) * way if way and np.all(way * np.diff(x) > 0) else y
 
 
 def wide_array(x: object) -> np.ndarray:
