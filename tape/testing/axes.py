@@ -18,10 +18,9 @@ from tape.testing.evidence import Evidence
 from tape.testing.precise import equations
 from tape.testing.probes import wide_array
 from tape.testing.subject import is_inexact
-from tape.testing.variants import CLEAR, Variant, differs, made
+from tape.testing.variants import CLEAR, LAYOUT, Variant, differs, made
 
 MOST = 1 << 12  # elements
-LAYOUT = ("reshape", "transpose", "broadcast_in_dim", "squeeze", "expand_dims", "jit", "pjit")
 _NAMES = ("axes", "axis", "dimension", "dimensions", "dimension_numbers")  # of parameters that name axes
 
 

@@ -23,7 +23,7 @@ from tape.testing.measurement import Measurement
 from tape.testing.precise import Precise, equations, inner
 from tape.testing.probes import Probes
 from tape.testing.subject import Subject
-from tape.testing.variants import BY_NUMBER, Variant, apart, differs, made, measured
+from tape.testing.variants import BY_NUMBER, LAYOUT, Variant, apart, differs, made, measured
 
 TRIED = 96  # choices that one program is run for
 TRACED = 6  # that are traced, each by itself
@@ -142,8 +142,10 @@ def _integers(subject: Subject, given: dict[int, np.ndarray], value: ClosedJaxpr
     """Yield other integers: numbers near by, the first and the last, those that the programs compare with, and repeated ones."""
     numbers = {i: x for i, x in given.items() if x.dtype.kind in "iu" and x.size}
     both = [*equations(value.jaxpr), *equations(rule.jaxpr)]
-    compared = {c for closed in (value, rule) for c in _compared(closed.jaxpr)}
-    named = compared | {n for c in compared for n in (c - 1, c + 1) if c >= 0}  # one below zero is a flag, those beside it are none
+    asked = {*_compared(value.jaxpr)}
+    compared = asked | {*_compared(rule.jaxpr)}
+    beside = {n for c in compared for n in (c - 1, c + 1) if c >= 0}  # one below zero is a flag, those beside it are none
+    named = compared | {n for n in beside if n >= 0 or 0 in asked}  # nor is what the rule alone guards against
     named |= {k for eqn in both if eqn.primitive.name == "cond" for k in range(min(len(eqn.params["branches"]), SHOWN))}
     names = {eqn.primitive.name for eqn in equations(value.jaxpr)}
     signed = "rem" in names or not any(word in name for word in BY_NUMBER for name in names)
@@ -157,18 +159,20 @@ def _integers(subject: Subject, given: dict[int, np.ndarray], value: ClosedJaxpr
         few = [0, 1, 2, *(d - 1 for d in lengths), *(-1, -2) * (signed or from_end)]
         if _bounded(value):
             few += [d + 2 for d in lengths]
+    ends = [*_matched(value.jaxpr)]
         if x.size == 1:
             v = int(x.reshape(()))
             near = [n for n in (v + 1, v - 1, *few, *((-v,) if signed else ())) if n >= 0 or signed or v < 0]
+        end = min(n for n in (*ends, np.iinfo(x.dtype).max + 1) if n > x.max())
             for other in dict.fromkeys([*near, *sorted(named)]):
-                if other != v and _fits(other, x.dtype):
+                if other != v and _fits(other, x.dtype, end):
                     yield f"the integer {other} instead of {v}", {i: np.full(x.shape, other)}
             continue
         if _pointers(x, lengths):
             continue
         between = [n for n in few if min(0, int(x.min())) <= n <= int(x.max())] + ([d + 2 for d in lengths] if _bounded(value) else [])
         for n in () if unique or _is_permutation(x, lengths) else dict.fromkeys([*sorted(named), *between, *(d - 1 for d in lengths)]):
-            if _fits(n, x.dtype):
+            if _fits(n, x.dtype, end):
                 y = x.copy()
                 y.flat[x.size // 2] = n
                 yield _said(x, y), {i: np.sort(y, None) if _is_sorted(x) else y}
@@ -208,8 +212,8 @@ def _said(x: np.ndarray, y: np.ndarray) -> str:
     return f"{what} {y.tolist()}" if y.size <= SHOWN else f"{'repeated' if repeated else 'other'} integers"
 
 
-def _fits(n: int, dtype: np.dtype) -> bool:
-    return bool(np.iinfo(dtype).min <= n <= np.iinfo(dtype).max)
+def _fits(n: int, dtype: np.dtype, end: int) -> bool:
+    return bool(np.iinfo(dtype).min <= n < end)
 
 
 def _is_sorted(x: np.ndarray) -> bool:
@@ -244,6 +248,19 @@ def _compared(jaxpr: Jaxpr) -> Iterator[int]:
             for part in param if isinstance(param, (tuple, list)) else (param,):
                 if isinstance(part, (jaxapi.Jaxpr, jaxapi.ClosedJaxpr)):
                     yield from _compared(jaxapi.closed(part).jaxpr)
+def _matched(jaxpr: Jaxpr) -> Iterator[int]:
+    """Yield the lengths of the ranges in which a program looks for an integer, as ``one_hot`` does: what is beyond them is no index."""
+    ends: dict[Any, int] = {}
+    for eqn in equations(jaxpr):
+        of = [ends[v] for v in eqn.invars if not isinstance(v, jaxapi.Literal) and v in ends]
+        if eqn.primitive.name == "iota":
+            ends[eqn.outvars[0]] = eqn.params["shape"][eqn.params["dimension"]]
+        elif of and eqn.primitive.name in (*LAYOUT, "convert_element_type"):
+            ends[eqn.outvars[0]] = of[0]
+        elif eqn.primitive.name == "eq" and len(of) == 1:
+            yield of[0]
+
+
         if eqn.primitive.name not in COMPARED or not all(np.issubdtype(getattr(v.aval, "dtype", bool), np.integer) for v in eqn.invars):
             continue
         literals = [int(v.val) for v in eqn.invars if isinstance(v, jaxapi.Literal) and not np.ndim(v.val)]

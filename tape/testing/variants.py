@@ -25,6 +25,7 @@ CLEAR = 1e-3  # relative; what is less wrong elsewhere may be a matter of roundi
 JUMP = 1e-4  # relative; what a nudge changes in a value at a jump
 SMALL = 1e-10  # what it may change in one that is zero
 BY_NUMBER = ("dynamic", "gather", "scatter", "conv_")  # in names of primitives that take other elements of an axis too short for them
+LAYOUT = ("reshape", "transpose", "broadcast_in_dim", "squeeze", "expand_dims", "jit", "pjit")
 
 Axis = tuple[int, int]  # the number of an array, and of an axis
 

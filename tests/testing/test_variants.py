@@ -237,6 +237,19 @@ RIGHT = {
         ),
         (A @ A.T + np.eye(3, dtype="float32"),),
     ),
+    "labels of fewer classes than there are rows": (
+        lambda: ruled(
+            lambda x, y: -jnp.sum(jax.nn.one_hot(y, x.shape[1]) * jax.nn.log_softmax(x)),
+            lambda kept, ct: (ct * (jax.nn.softmax(kept[0]) - jax.nn.one_hot(kept[1], kept[0].shape[1])), None),
+        ),
+        (np.concatenate([A, -A]), np.array([0, 2, 1, 1, 2, 0])),
+    ),
+    "powers that are not negative": (
+        lambda: ruled(
+            lambda x, n: x**n, lambda kept, ct: (jnp.where(kept[1] == 0, 0, ct * kept[1] * kept[0] ** jnp.maximum(kept[1] - 1, 0)), None)
+        ),
+        (X, np.array([2, 3, 4, 2])),
+    ),
     "a mean over what a mask keeps": (
         lambda: ruled(
             lambda x, m: jnp.sum(jnp.where(m, x, 0)) / jnp.sum(m), lambda kept, ct: (jnp.where(kept[1], ct / jnp.sum(kept[1]), 0), None)
