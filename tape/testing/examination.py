@@ -216,7 +216,7 @@ class Examination:
                     if variant.noted:
                         gradient = f"the gradient of {evidence.subject.names[finding.argument or 0]} for {variant.text}"
                         yield Note(f"{gradient}: {pattern}; this counts as wrong only if the rule is meant for that, too")
-                        return
+                        break
                     message = f"right as given, wrong for {variant.text}: {pattern}"
                     yield dataclasses.replace(finding, kind="variant", message=message, pair=None)
                     return

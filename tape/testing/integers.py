@@ -8,6 +8,7 @@ and beyond it, only where the function says what that means; else its value is t
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -55,8 +56,9 @@ def other_integers(evidence: Evidence) -> Iterator[Variant]:
                 continue
         variant = made(evidence, text, subject.with_arrays(others), [])
         if variant is not None and [y.shape for y in variant.subject.outputs] and differs(evidence, variant):
-            yield variant
-            return
+            yield dataclasses.replace(variant, noted=_emptied(given, others))
+            if not _emptied(given, others):
+                return
 
 
 class _Numbered(Precise):
@@ -138,6 +140,12 @@ def _masks(given: dict[int, np.ndarray]) -> Iterator[Choice]:
             yield f"the mask {text}" if alone or text == "mixed" else f"the mask all {text}", other
 
 
+def _emptied(given: dict[int, np.ndarray], others: dict[int, np.ndarray]) -> bool:
+    """Tell whether a mask keeps nothing in some row (or drops nothing: nobody knows which is which), and the given one does in each."""
+    masks = [(m, others[i]) for i, m in given.items() if m.dtype == bool and m.ndim > 1 and i in others]
+    return any(of.any(-1).all() and not other.any(-1).all() for m, o in masks for of, other in ((m, o), (~m, ~o)))
+
+
 def _integers(subject: Subject, given: dict[int, np.ndarray], value: ClosedJaxpr, rule: ClosedJaxpr) -> Iterator[Choice]:
     """Yield other integers: numbers near by, the first and the last, those that the programs compare with, and repeated ones."""
     numbers = {i: x for i, x in given.items() if x.dtype.kind in "iu" and x.size}
@@ -151,19 +159,19 @@ def _integers(subject: Subject, given: dict[int, np.ndarray], value: ClosedJaxpr
     signed = "rem" in names or not any(word in name for word in BY_NUMBER for name in names)
     if "while" in names:  # counting down from below zero, a loop need not end
         signed, named = False, {c for c in named if c >= 0}
+    ends = [*_matched(value.jaxpr)]
     unique = "scatter" in names or any(eqn.params.get("unique_indices") for eqn in both)
     lengths = sorted({d for x in subject.leaves for d in x.shape})[:4]
     for i, x in numbers.items():
+        end = min(n for n in (*ends, np.iinfo(x.dtype).max + 1) if n > x.max())
         below = x[x < 0]
         from_end = below.size > 0 and bool(np.all(below >= -max(lengths, default=0)))  # else they are flags
         few = [0, 1, 2, *(d - 1 for d in lengths), *(-1, -2) * (signed or from_end)]
         if _bounded(value):
             few += [d + 2 for d in lengths]
-    ends = [*_matched(value.jaxpr)]
         if x.size == 1:
             v = int(x.reshape(()))
             near = [n for n in (v + 1, v - 1, *few, *((-v,) if signed else ())) if n >= 0 or signed or v < 0]
-        end = min(n for n in (*ends, np.iinfo(x.dtype).max + 1) if n > x.max())
             for other in dict.fromkeys([*near, *sorted(named)]):
                 if other != v and _fits(other, x.dtype, end):
                     yield f"the integer {other} instead of {v}", {i: np.full(x.shape, other)}
@@ -240,14 +248,6 @@ def _bounded(closed: ClosedJaxpr) -> bool:
     return False
 
 
-def _compared(jaxpr: Jaxpr) -> Iterator[int]:
-    """Yield the integers that a program compares with, but for the zero by which an index is counted from the end."""
-    made_by = {v: eqn for eqn in jaxpr.eqns for v in eqn.outvars}
-    for eqn in jaxpr.eqns:
-        for param in eqn.params.values():
-            for part in param if isinstance(param, (tuple, list)) else (param,):
-                if isinstance(part, (jaxapi.Jaxpr, jaxapi.ClosedJaxpr)):
-                    yield from _compared(jaxapi.closed(part).jaxpr)
 def _matched(jaxpr: Jaxpr) -> Iterator[int]:
     """Yield the lengths of the ranges in which a program looks for an integer, as ``one_hot`` does: what is beyond them is no index."""
     ends: dict[Any, int] = {}
@@ -261,6 +261,14 @@ def _matched(jaxpr: Jaxpr) -> Iterator[int]:
             yield of[0]
 
 
+def _compared(jaxpr: Jaxpr) -> Iterator[int]:
+    """Yield the integers that a program compares with, but for the zero by which an index is counted from the end."""
+    made_by = {v: eqn for eqn in jaxpr.eqns for v in eqn.outvars}
+    for eqn in jaxpr.eqns:
+        for param in eqn.params.values():
+            for part in param if isinstance(param, (tuple, list)) else (param,):
+                if isinstance(part, (jaxapi.Jaxpr, jaxapi.ClosedJaxpr)):
+                    yield from _compared(jaxapi.closed(part).jaxpr)
         if eqn.primitive.name not in COMPARED or not all(np.issubdtype(getattr(v.aval, "dtype", bool), np.integer) for v in eqn.invars):
             continue
         literals = [int(v.val) for v in eqn.invars if isinstance(v, jaxapi.Literal) and not np.ndim(v.val)]

@@ -28,14 +28,15 @@ def odd_ones(evidence: Evidence) -> Iterator[Variant]:
     seen = _seen(subject.owner)
     if key in seen:
         return
-    right = True
+    yielded = list[Variant]()
     for part in (other_integers, other_sizes, other_axes):
         for variant in part(evidence):
-            right = False
+            yielded.append(variant)
             yield variant
-        if not right:
+        if not all(variant.noted for variant in yielded):
             return
-    seen.add(key)
+    if not yielded:
+        seen.add(key)
 
 
 def _asked(evidence: Evidence) -> bool:

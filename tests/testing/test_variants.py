@@ -283,6 +283,16 @@ def test_one_formula_for_the_given_number_of_axes_is_noted():
     assert not check_custom_vjp(softmax, A, order=1, others=False).notes
 
 
+def test_a_mask_that_keeps_nothing_in_some_row_is_noted():
+    attention = ruled(
+        lambda s, m: jax.nn.softmax(jnp.where(m, s, -1e30)),
+        lambda kept, ct: ((p := jax.nn.softmax(jnp.where(kept[1], kept[0], -1e30))) * (ct - jnp.sum(p * ct, -1, keepdims=True)), None),
+    )
+    report = check_custom_vjp(attention, A, np.tril(np.ones((3, 3), bool)), order=1)
+    assert report.verdict == "pass"
+    assert "for the mask all false: not zero, though the derivative is" in " ".join(report.notes)
+
+
 def test_a_loop_that_arrives_nowhere_at_other_sizes_is_not_blamed():
     def equilibrium(w, b):
         return jax.lax.fori_loop(0, 60, lambda i, z: jnp.tanh(0.3 * w @ z + b), jnp.zeros_like(b))
