@@ -110,7 +110,7 @@ class CompiledStep:
             return None
         if any(slot.holds() != slot.held for slot in slots):
             return None
-        binding = Binding(step, self.run, variables, given, edges, slots, kept, self.donated)
+        binding = Binding(step, self.run, variables, given, edges, slots, kept, self.donated, self.paths)
         return binding if binding.fits() else None
 
 

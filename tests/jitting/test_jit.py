@@ -288,6 +288,17 @@ def test_an_argument_that_is_also_captured():
     close(v, X * 4)
 
 
+def test_an_argument_that_is_also_captured_is_not_taken_for_what_is_captured():
+    x, y = tape.Variable(2.0), tape.Variable(10.0)
+    add, slope = tape.jit(lambda p: p + y), tape.jit(lambda p: tape.gradients(p * y, p))
+    assert [float(add(p)) for p in (y, x, y, x)] == [20.0, 12.0, 20.0, 12.0]
+    assert [float(slope(p)) for p in (x, y, x, y)] == [10.0, 20.0, 10.0, 20.0]
+    assert [tape.jit(add.__wrapped__)(p).item() for p in (y, x)] == [20.0, 12.0]
+    x, y = x * 1, y * 1  # no leaves, and beside others
+    scaled = tape.jit(lambda p, d: (p + y) * d["q"])
+    assert [float(scaled(x, {"q": y})), float(scaled(y, {"q": x}))] == [120.0, 40.0]
+
+
 def test_one_variable_as_two_arguments_is_another_structure_in_every_order_of_calls():
     x, w = tape.Variable(X), tape.Variable(W)
     product = tape.jit(lambda a, b: a * b)
