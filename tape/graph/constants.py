@@ -69,7 +69,7 @@ def constant(value: object) -> Any:
     else:
         try:
             traced = isinstance(value, np.ndarray) and not _masked(value) and jaxapi.in_trace()
-            value = jax.numpy.array(value) if traced else known_array(value, copy=True)
+            value = jax.numpy.array(np.array(value)) if traced else known_array(value, copy=True)  # a trace would hold it, not a copy
         except (TypeError, ValueError) as e:
             raise errors.TapeTypeError(no_array(value, e)) from e
     return leaf(value, unrecorded=LOCAL.scope.caller.bring(value))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tape
+import tape.lax
 import tape.numpy as tnp
 from tape import layout
 from tape.errors import TapeTypeError
@@ -25,6 +26,28 @@ def known():
     _ = tape.constant(A) * n
     assert copied(n) is not None
     return n
+
+
+TRACES = {
+    "jit": tape.jit,
+    "checkpoint": tape.checkpoint,
+    "vmap": lambda f: lambda x: tape.vmap(f)(x[None])[0],
+    "scan": lambda f: lambda x: tape.lax.scan(lambda c, _: (f(c), None), x, None, length=1)[0],
+}
+
+
+@pytest.mark.parametrize("trace", TRACES.values(), ids=TRACES)
+def test_what_happens_to_an_operand_while_a_function_is_traced_is_not_seen(trace):
+    room = np.zeros(1024 + 64, np.uint8)  # on an address from which XLA reads in place
+    n = room[-room.ctypes.data % 64 :][:1024].view(np.float32)[:6].reshape(2, 3)
+
+    def step(x):
+        for i in range(3):
+            n[:] = i
+            x = x + n
+        return x
+
+    np.testing.assert_allclose(trace(step)(tape.constant(A)), A + 3, rtol=1e-6)
 
 
 def test_what_happens_to_an_operand_later_is_not_seen(known):
