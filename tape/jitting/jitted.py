@@ -93,11 +93,11 @@ class Jitted(Generic[P, R]):
         """Call the function with arguments of any kind, tracing it if it must be."""
         if args and belongs_to(self, args[0]):
             return self.__get__(args[0])(*args[1:], **kwargs)  # type: ignore[arg-type]
-        if LOCAL.scope.trace is not NOBODY or jaxapi.in_trace() or jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+        scope = LOCAL.scope  # the forward of a tape.Function is asked what its outputs were computed of
+        if not (scope.trace is scope.forward is NOBODY) or jaxapi.in_trace() or jax.config.jax_disable_jit:  # type: ignore[attr-defined]
             return self._inline(args, kwargs)
-        if LOCAL.scope.observer is not None and not LOCAL.scope.observer.traceable:  # op hooks that are to see values
+        if scope.observer is not None and not scope.observer.traceable:  # op hooks that are to see values
             return self._inline(args, kwargs)
-        scope = LOCAL.scope
         call = self._parameters.take_apart(self.name, args, kwargs)
         variables = call.variables
         self._called[0] += 1

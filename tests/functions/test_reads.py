@@ -325,3 +325,17 @@ def test_contract_26_random_forwards_lose_no_gradient(program, chosen, eagerly, 
                 refused = True
         assert refused or not lost
         assert captured or not refused
+
+
+def test_steps_of_the_tape_in_a_forward_are_looked_through():
+    times, sine = tape.jit(lambda x, y: x * y), tape.jit(tnp.sin)
+    given = make(lambda ctx, x, y: sine(times(x, y)), lambda ctx, g: (g * 2, g * 3))
+    captures = make(lambda ctx, x, y: times(x, W) * y, lambda ctx, g: (g, g))
+    for x in (tape.Variable(A), tape.Variable(A) * 1, W):
+        y = tape.Variable(B)
+        gradients = tape.gradients(given.apply(x, y).sum(), [x, y])
+        assert [g[0].item() for g in gradients] == [2, 3]
+        np.testing.assert_allclose(given.apply(x, y).numpy(), np.sin(x.numpy() * B), rtol=1e-6)
+        if x is not W:
+            with pytest.raises(LostGradientError, match="weight"):
+                captures.apply(x, y)
