@@ -514,6 +514,12 @@ ROWS = {
         ),
     ],
     "transforms": [
+        (
+            "tape.grad(lambda v: total(v).value)(x)",
+            "compute with the Variables, without .value and .numpy(), or return tape.constant(y) for a constant",
+            "v = tape.grad(lambda v: total(v))(x), tape.grad(lambda v: tape.constant(total(v).value))(x)",
+            "same(v[0], 2 * A) and same(v[1], 0 * A)",
+        ),
         ("tape.grad(total(x), x)", "grad: expected a function", "v = tape.gradients(total(x), x)", "same(v, 2 * A)"),
         ("tape.grad(lambda v: v * v)(A)", "reduce it", "g = tape.grad(lambda v: (v * v).sum())(A)", "same(g, 2 * A)"),
         ("tape.grad(lambda v: v * v)(A)", "use tape.jacrev", "g = tape.jacrev(lambda v: v * v)(A)", "same(g, np.diag(2 * A))"),

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tape.errors import TapeTypeError, TapeValueError, UnrecordedGradientError
+from tape.errors import LostGradientError, TapeTypeError, TapeValueError, UnrecordedGradientError
 from tape.graph import boundary
 from tape.graph.constants import known_array, refused
 from tape.graph.kinds import Place, differentiable, kind_of, why_unrecorded
@@ -77,6 +77,8 @@ class Call:
                 raise TapeTypeError(msg)
             result, self.aux = result
         outputs, self.output_tree = flatten(result)
+        if name == "grad" and len(outputs) == 1:
+            _check_kept(outputs[0])
         self.outputs: list[Variable] = [variable(name, x) for x in outputs]
         for v in self.outputs:
             check_recorded(name, v)
@@ -177,6 +179,17 @@ def _cut(value: object) -> object:
 def _unrecorded(variable: Handle) -> Any:
     """Return the same value, through which no sweep goes, and which remembers it."""
     return in_mode(SWEEP, record.record, _ALIAS, (variable,))
+
+
+def _check_kept(output: object) -> None:
+    """Refuse an array for what a function of the tape computed: ``loss.value`` and ``x.numpy().sum()`` lead back to no input."""
+    if isinstance(output, (jax.Array, np.ndarray, np.generic)) and differentiable(output):
+        what = f"{type(output).__name__}, shape {output.shape}, dtype {output.dtype}"
+        msg = (
+            f"grad: the function returned an array ({what}) and no Variable, so its gradient would be lost; "
+            "compute with the Variables, without .value and .numpy(), or return tape.constant(y) for a constant"
+        )
+        raise LostGradientError(msg)
 
 
 def check_recorded(name: str, variable: Handle) -> None:

@@ -284,6 +284,16 @@ def test_outputs_that_do_not_depend_on_inputs():
     same(tape.vjp(lambda x: jnp.ones(2), A)[1](jnp.ones(2)), (jnp.zeros(3),))
 
 
+def test_arrays_in_place_of_an_output_are_refused():
+    for lost in (lambda x: (x * x).sum().value, lambda x: x.numpy().sum(), lambda x: np.asarray(x.detach()).sum()):
+        for argument in (A, tape.Variable(A)):
+            for transform in (tape.grad, tape.value_and_grad):
+                with pytest.raises(tape.errors.LostGradientError, match=r"grad: the function returned an array .*shape \(\), dtype float"):
+                    transform(lost)(argument)
+    same(tape.grad(lambda x: tape.constant(x.numpy().sum()))(A), jnp.zeros(3))
+    same(tape.grad(lambda x: (x.sum(), x.numpy()), has_aux=True)(A)[0], jnp.ones(3))
+
+
 def test_under_no_grad():
     with tape.no_grad():
         same(tape.grad(lambda x: (x * x).sum())(A), 2 * A)
