@@ -56,6 +56,9 @@ class Watcher:
     def receive(self, variable: Handle) -> None:
         """Note that a sweep is about to give a gradient to a leaf."""
 
+    def aim(self, roots: Sequence[Handle], targets: Sequence[Any]) -> None:
+        """Note that a sweep from ``roots`` is about to end at ``targets`` only."""
+
     def register(self, variable: Handle, hooks: dict[int, Callable[..., object]]) -> None:
         """Note that a hook is about to be registered, and on what."""
 

@@ -24,6 +24,7 @@ from tape.jaxapi import Tracer
 from tape.recording import record
 from tape.recording.record import handle
 from tape.sweeps.seeds import describe
+from tape.sweeps.sweep import past, target_of
 
 
 class Before(NamedTuple):
@@ -173,6 +174,13 @@ class Effects(Captures):
                 "not end there; return what is to be differentiated and sweep outside, or pass .detach()"
             )
             raise TapeRuntimeError(msg)
+
+    def aim(self, roots: Sequence[Handle], targets: Sequence[Any]) -> None:
+        """Refuse a sweep to Variables that something computed outside, which it reaches, depends on: it would not go through that."""
+        for leaf in past(map(target_of, roots)) if self._hosts else ():
+            stand_in, host = self._hosts.get(id(leaf.ref()), (None, None))
+            if stand_in is not None and host is not None and not past([(host._segment, host._place.slot)]).isdisjoint(targets):
+                self.receive(stand_in)
 
     def write(self, variable: Handle) -> bool:
         """Note what a Variable was before it changes."""

@@ -112,6 +112,7 @@ def backward(
                 raise TapeValueError(msg)
             for target in targets:
                 require_grad("backward", "inputs", target)
+            LOCAL.scope.trace.aim(roots, list(map(target_of, targets)))
         sweep = Sweep(None if targets is None else map(target_of, targets), map(target_of, ignored), create_graph)
         sweep.run(roots, seeds, settings)
         waits = after is not None or (known is not None and not known[0].released)
@@ -329,6 +330,7 @@ def gradients(
                 require_grad("gradients", "inputs", v)
         targets = [target_of(v) if v._place.kind.requires_grad else None for v in wanted]
         rooted = [(r, s) for r, s in zip(roots, seeds, strict=True) if r._place.kind.requires_grad]
+        LOCAL.scope.trace.aim([r for r, _ in rooted], targets)
         sweep = Sweep([target for target in targets if target is not None], (), create_graph)
         sweep.run([r for r, _ in rooted], [s for _, s in rooted], settings)
         results: list[Any] = []

@@ -46,6 +46,14 @@ def target_of(variable: Handle) -> Target:
     return resolved((variable._segment, variable._place.slot))
 
 
+def past(targets: Iterable[Target]) -> set[LeafNode]:
+    """Return the leaves that something was computed of."""
+    way = WayBack(targets)
+    for segment, slots in way:
+        way.follow(segment, behind(segment.state, slots).ends)
+    return {*way.leaves}
+
+
 def hazardous(segment: Segment, step: State) -> str:
     """Say what an entry uses that has no derivative on the tape, and why it has none."""
     place = segment.state.table[step.inputs[step.hazard]]  # type: ignore[index]

@@ -299,6 +299,28 @@ def test_an_argument_that_is_also_captured_is_not_taken_for_what_is_captured():
     assert [float(scaled(x, {"q": y})), float(scaled(y, {"q": x}))] == [120.0, 40.0]
 
 
+@pytest.mark.parametrize("pending", [False, True])
+def test_a_sweep_to_what_a_value_from_outside_depends_on_is_refused(pending):
+    def gradient(c, b):
+        return tape.gradients((c * b * b).sum(), c)
+
+    def into_grad(c, b):
+        (c * b * b).sum().backward(inputs=[c])
+
+    c, w = tape.Variable(X), tape.Variable(W)
+    for b in (c * 2, (c * 2)[0] * w[0]):
+        if not pending:
+            _ = b.value
+        for step in (gradient, into_grad):
+            for call in (lambda: tape.jit(step)(c, b), tape.jit(lambda: step(c, b))):  # noqa: B023
+                with pytest.raises(TapeRuntimeError, match="computed outside"):
+                    call()
+        close(tape.jit(gradient)(c, b.detach()), b.value * b.value)
+    assert c.grad is None
+    b = w * 2  # depends on another
+    close(tape.jit(lambda: gradient(c, b))(), 4 * W * W)
+
+
 def test_one_variable_as_two_arguments_is_another_structure_in_every_order_of_calls():
     x, w = tape.Variable(X), tape.Variable(W)
     product = tape.jit(lambda a, b: a * b)
