@@ -161,8 +161,8 @@ def test_one_call_in_a_while_waits_for_the_compiler(stats, monkeypatch):
 
 
 def test_a_number_is_put_on_the_device_when_it_comes_again(monkeypatch, stats):
-    put, given = numbers._put, []
-    monkeypatch.setattr(numbers, "_put", lambda value: given.append(value) or put(value))
+    put, given = numbers.known_array, []
+    monkeypatch.setattr(numbers, "known_array", lambda value: given.append(value) or put(value))
     x = tape.Variable(X)
 
     def step(scale):
