@@ -13,11 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from tape.graph.length import bytes_of
 from tape.graph.repeats import LEAST, SAVED, Repeat, repeats
 from tape.graph.trie import Step
 
 FAR = 8  # turns back from which a value may be carried
 _NEAR = 32  # entries
+_ODD = 2  # turns at either end of a loop that may read something else,
+_LARGE = 1 << 24  # bytes of rows, to which a copy of theirs with another row for such a turn would be added
 _ATTEMPTS = 8  # to find turns of one repeat that agree
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -105,14 +108,20 @@ def symbols(entries: Sequence[Step]) -> list[object]:
 def find(flow: Flow) -> list[Loop]:
     """Return the loops in a list of entries, in order."""
     chosen: list[Loop] = []
+    column: Ints = np.zeros(flow.size, np.int64)  # of each slot, what a loop gives in all its turns is the same number
+    columns = 0
     for repeat in repeats(symbols(flow.entries)):
         loops = _agreeing_turns(flow, repeat)
         if not loops:  # the same kernel over and over may be several turns of more than one
             finer = repeats(_wired(flow, repeat.start, repeat.end))
             loops = [loop for r in finer for loop in _agreeing_turns(flow, r._replace(start=repeat.start + r.start))]
         for loop in loops:
-            _look_around(flow, loop)
-        chosen += loops
+            trimmed = _trimmed(flow, loop, column)
+            _look_around(flow, trimmed)
+            for slots in trimmed.each.values():
+                columns += 1
+                column[slots] = columns
+            chosen.append(trimmed)
     return chosen
 
 
@@ -137,6 +146,27 @@ def _agreeing_turns(flow: Flow, repeat: Repeat) -> list[Loop]:
             loops.append(Loop(repeat.start + first * repeat.period, repeat.period, count, reads))
         turns = min(first, turns - 1)
     return loops[::-1]
+
+
+def _trimmed(flow: Flow, loop: Loop, column: Ints) -> Loop:
+    """Return a loop without first and last turns that alone read something else than what a loop before gave in its turns.
+
+    That is where the rows are large.  Small ones are put together with the other one: a turn outside of the loop is compiled beside it.
+    """
+    first = last = 0
+    for entry, sources in zip(flow.entries[loop.start : loop.start + loop.period], loop.reads, strict=True):
+        for source, aval in zip(sources, entry.kernel.in_avals, strict=True):
+            if isinstance(source, Outside) and len(source.slots) > 1 and bytes_of(aval) * loop.count > _LARGE:
+                odd = np.flatnonzero((columns := column[list(source.slots)]) != columns[loop.count // 2])
+                before, after = odd[odd < _ODD], odd[odd >= loop.count - _ODD]
+                if len(before) + len(after) == len(odd):
+                    first, last = max(first, 1 + int(before.max(initial=-1))), max(last, loop.count - int(after.min(initial=loop.count)))
+    count = loop.count - first - last
+    if not first + last or count < LEAST or loop.period * (count - 1) < SAVED:
+        return loop
+    start = loop.start + first * loop.period
+    differing, reads = _agreeing(flow, start, loop.period, count)
+    return loop if differing else Loop(start, loop.period, count, reads)
 
 
 def _agreeing(flow: Flow, start: int, period: int, turns: int) -> tuple[int, list[list[Same | Carried | Outside]]]:

@@ -399,6 +399,25 @@ def test_rows_are_put_together_and_taken_apart_at_once(together, backwards, monk
     assert sizes[0] == sizes[1]
 
 
+@pytest.mark.parametrize(("most", "counts"), [(1 << 24, [40, 41]), (0, [40, 40])])
+def test_rows_are_put_together_with_what_a_first_or_last_turn_reads_unless_they_are_large(most, counts, monkeypatch):
+    monkeypatch.setattr("tape.programs.loops._LARGE", most)
+    w = Writer(0)
+    states = [w.array()]
+    for _ in range(40):
+        (x,) = w.entry("sin", states[-1])
+        states += w.entry("mix", x, states[-1])
+    g = w.array()
+    for state in states[::-1]:  # the last turn reads the leaf
+        (x,) = w.entry("mul", g, state)
+        (g,) = w.entry("scaled", x, g)
+    w = w.written([g])
+    assert [loop.count for loop in find(Flow(w.entries, w.keep))] == counts
+    found, values = rolled(w, monkeypatch)
+    assert found is not None
+    agree(values, plain(w))
+
+
 def test_entries_with_effects_are_in_no_loop(monkeypatch):
     heard = []
     monkeypatch.setattr(rolling, "MANY", 0)
