@@ -28,15 +28,16 @@ def to_jax(values: Sequence[Any], avals: Sequence[Any]) -> Sequence[jax.Array]:
 
 
 _KINDS = frozenset("biufc")
-_NUMBERS = frozenset({float, int, bool})
+_NUMBERS, _LISTS = frozenset({float, int, bool}), frozenset({list, tuple})
 
 
 def array_of(value: object) -> jax.Array:
     """Return JAX's array of a number, a NumPy array or nested lists, which shares no memory with them."""
-    if value.__class__ is list and _are_numbers(value):  # JAX looks at each of them for its dtype
+    if value.__class__ in _LISTS and _are_numbers(value):  # JAX looks at each of them for its dtype
         with contextlib.suppress(ValueError):  # of rows of several lengths
             listed = np.array(value)
-            value = listed if listed.dtype.kind != "i" or -(1 << 31) <= listed.min() <= listed.max() < 1 << 31 else value
+            small = listed.dtype.kind == "i" and -(1 << 31) <= listed.min() <= listed.max() < 1 << 31
+            value = listed if small or listed.dtype.kind in "bf" else value
     plain = value.__class__ is np.ndarray and value.dtype.kind in _KINDS and value.dtype.isnative
     if (plain or value.__class__ is float) and not (jaxapi.in_trace() or checks_results() or jax.config.jax_disable_jit):  # type: ignore[attr-defined]
         with contextlib.suppress(Exception):  # as where transfers are guarded; should it not be that, the other way says what is wrong
@@ -46,9 +47,9 @@ def array_of(value: object) -> jax.Array:
     return known_array(value, copy=True)
 
 
-def _are_numbers(values: list[Any]) -> bool:
+def _are_numbers(values: Sequence[Any]) -> bool:
     """Tell whether nested lists hold numbers of Python's and nothing else."""
-    return bool(values) and all(x.__class__ in _NUMBERS or (x.__class__ is list and _are_numbers(x)) for x in values)
+    return bool(values) and all(x.__class__ in _NUMBERS or (x.__class__ in _LISTS and _are_numbers(x)) for x in values)
 
 
 def _handed(arrays: Sequence[Host | complex]) -> Sequence[jax.Array]:

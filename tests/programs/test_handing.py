@@ -122,3 +122,43 @@ def test_arrays_that_come_often_are_taken_under_any_setting(around):
     value[:] = 0.0
     assert isinstance(made.value, jax.Array)
     assert np.isnan(made.value).all()
+
+
+@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize(
+    "value",
+    [
+        [1.0, 2.0],
+        (1.0, -0.0),
+        [1, 2.5],
+        [True, 2],
+        [False, True],
+        [[1, 2], [3, 4]],
+        [(1.0,), (2,)],
+        [],
+        [[]],
+        [1.0, [2.0]],
+        [2**31],
+        [-(2**31)],
+        [-(2**63)],
+        [2**63],
+        [2**70],
+        [3e38, float("nan")],
+        [np.float16(1), 2.0],
+        [1j, 2.0],
+        [np.ones(2), [1.0, 2.0]],
+        ["text"],
+        [None],
+    ],
+    ids=str,
+)
+def test_nested_lists_become_the_array_that_jax_makes_of_them(value, x64):
+    def made(make):
+        try:
+            array = make(value)
+        except (TypeError, ValueError, OverflowError):
+            return None
+        return array.dtype, array.weak_type, array.shape, array.tolist()
+
+    with jax.enable_x64(x64):
+        assert str(made(lambda value: tape.constant(value).value)) == str(made(jnp.array))
