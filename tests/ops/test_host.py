@@ -268,9 +268,6 @@ def test_places_that_are_combined(dtype, how, mode):
 @pytest.mark.parametrize(
     "fun",
     [
-        lambda x: lax.pad(x, x[0, 0], [(2, -1, 0), (0, 0, 0)]),
-        lambda x: lax.pad(x, x[0, 0], [(-1, 2, 0), (0, 0, 0)]),
-        lambda x: lax.pad(x, x[0, 0], [(0, 0, 0), (0, 0, 1)]),
         lambda x: jnp.take_along_axis(x, jnp.array([[1, 0], [2, 2], [0, 1]]), 1),
         lambda x: jax.vmap(lambda row, i: row.at[i].add(1))(x, jnp.array([1, 0, 2])),
     ],
