@@ -65,7 +65,7 @@ typedef struct { PyObject_HEAD long long hits, executed, ended; } Counts;
 typedef struct { /* a step of tape.jit on certain Variables, as tape/jitting/binding.py has it: lists, but for those of the last line;
                     fresh: None where results come from Python */
     PyObject_HEAD
-    PyObject *pinned, *edges, *variables, *places, *looked, *read, *values, *grads, *donated, *donors, *donor_extras, *written, *cleared, *fresh;
+    PyObject *pinned, *leaves, *edges, *variables, *places, *looked, *read, *values, *grads, *donated, *donors, *donor_extras, *written, *cleared, *fresh;
     PyObject *executable, *strangers, *seen, *structure, *plainly;
 } Bound;
 typedef struct {
@@ -207,7 +207,7 @@ static PyMemberDef Changes_members[] = {MEMBER(Changes, "epoch", epoch), {NULL}}
 static PyMemberDef Choice_members[] = {MEMBER(Choice, "executable", executable), MEMBER(Choice, "kept", kept), MEMBER(Choice, "live", live),
                                        MEMBER(Choice, "roots", roots), MEMBER(Choice, "site", site), MEMBER(Choice, "size", size), {NULL}};
 static PyMemberDef Bound_members[] = {
-    MEMBER(Bound, "_pinned", pinned), MEMBER(Bound, "_edges", edges), MEMBER(Bound, "_variables", variables), MEMBER(Bound, "_places", places),
+    MEMBER(Bound, "_pinned", pinned), MEMBER(Bound, "_leaves", leaves), MEMBER(Bound, "_edges", edges), MEMBER(Bound, "_variables", variables), MEMBER(Bound, "_places", places),
     MEMBER(Bound, "_looked", looked), MEMBER(Bound, "_read", read), MEMBER(Bound, "_values", values), MEMBER(Bound, "_grads", grads),
     MEMBER(Bound, "_donated", donated), MEMBER(Bound, "_donors", donors), MEMBER(Bound, "_donor_extras", donor_extras),
     MEMBER(Bound, "_written", written), MEMBER(Bound, "_cleared", cleared), MEMBER(Bound, "_fresh", fresh), MEMBER(Bound, "executable", executable),
@@ -5649,6 +5649,13 @@ suits(Bound *bound, PyObject *given)
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(bound->pinned); i++) {
         PyObject *pin = row(bound->pinned, i, 2);
         if (pin == NULL || picked(given, PyTuple_GET_ITEM(pin, 0)) != PyTuple_GET_ITEM(pin, 1)) {
+            return 0;
+        }
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(bound->leaves); i++) {
+        PyObject *leaf = picked(given, PyList_GET_ITEM(bound->leaves, i));
+        Handle *handle = leaf == NULL ? NULL : as_handle(leaf);
+        if (handle == NULL || handle->segment != Py_None) {
             return 0;
         }
     }

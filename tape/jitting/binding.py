@@ -24,7 +24,7 @@ from tape.errors import ExecutionError
 from tape.graph.kinds import Place, kind_of
 from tape.graph.meters import METERS, measured
 from tape.graph.scope import LOCAL
-from tape.graph.segment import Extra, Handle, extra_of
+from tape.graph.segment import Extra, Handle, LeafNode, extra_of
 from tape.hooking.handles import CHANGES as HOOKS
 from tape.jaxapi import Tracer
 from tape.jitting.outcome import ARRAY, GRADIENT, MADE, ONE, SAME, KeptArray, Made, Slot, Tree
@@ -35,6 +35,7 @@ from tape.programs.devices import settled, there_are_several
 from tape.programs.program import look, run_pending
 from tape.recording import record
 from tape.recording.record import handle
+from tape.sweeps.sweep import past, target_of
 
 STATE = threading.RLock()  # held while a step is traced, since Variables that it writes to hold traced values then
 
@@ -71,6 +72,7 @@ class Binding(layout.Bound):
         same = {n for tree in (outcome.returned, *[s.content for s in slots]) for kind, n in tree.leaves if kind in (SAME, GRADIENT)}
         # Arguments that are only read may be others at every call, but for those that the function may have met by itself as well.
         self._read = [i for i in step.values if i < given]
+        self._leaves = [i for i in self._read if any(i in swept and {*ends} != {i} for swept, ends in step.aims)]  # else they are looked at
         self._pinned = [(i, variables[i]) for i in step.relevant if i < given and i in {*changed, *same, *step.looked, *met}]
         pinned = {i for i, _ in self._pinned}
         self.sources: list[Any] = [v if i >= given or i in pinned else None for i, v in enumerate(variables)]
@@ -156,14 +158,18 @@ class Binding(layout.Bound):
                 return False
         if given and self._strangers is not None and not self._strangers.isdisjoint(map(id, given)):
             return False
-        return self.in_place() and self.fits()
+        return self.in_place() and self.fits(given)
 
-    def fits(self) -> bool:
+    def fits(self, given: Sequence[Any]) -> bool:
         """Tell whether every Variable is of the kind that it was, and has a gradient where it had one."""
         if [v._place for v in self._variables] != self._places:
             if [v._place.kind for v in self._variables] != self._kinds:
                 return False
             self._places = [v._place for v in self._variables]
+            if self.step.aims and any(v._segment is not None and v._place.kind.requires_grad for v in self._variables):
+                self._places = []  # to be looked at every time
+        if self.step.aims and (not self._places or any(given[i]._segment is not None for i in self._leaves)) and self._astray(given):
+            return False
         if HOOKS.count != self._hooks_seen:
             count = HOOKS.count
             if [hooks_of(v) or (None,) for v in self._variables] != self._hooks:
@@ -174,6 +180,15 @@ class Binding(layout.Bound):
             if v._extra is not extra or (grad_kind is not ... and (None if grad is None else grad._place.kind) is not grad_kind):
                 return False
         return True
+
+    def _astray(self, given: Sequence[Any]) -> bool:
+        """Tell whether a sweep in the step to given Variables would leave out what flows through others that depend on them."""
+        for swept, ends in self.step.aims:
+            nodes = {i: target_of(given[i] if i < len(given) else self.sources[i]) for i in (*swept, *ends)}
+            targets = {nodes[i] for i in ends}
+            if any(not (targets - {x}).isdisjoint(past([x])) for x in map(nodes.__getitem__, swept) if not isinstance(x, LeafNode)):
+                return True
+        return False
 
     # -- running ------------------------------------------------------------------------------------------------------
 

@@ -111,7 +111,7 @@ class CompiledStep:
         if any(slot.holds() != slot.held for slot in slots):
             return None
         binding = Binding(step, self.run, variables, given, edges, slots, kept, self.donated, self.paths)
-        return binding if binding.fits() else None
+        return binding if binding.fits(variables[:given]) else None
 
 
 def _donated(step: TracedStep, call: Call, options: dict[str, Any]) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ from tape.jaxapi import Tracer
 from tape.recording import record
 from tape.recording.record import handle
 from tape.sweeps.seeds import describe
-from tape.sweeps.sweep import past, target_of
+from tape.sweeps.sweep import Target, past, resolved, target_of
 
 
 class Before(NamedTuple):
@@ -71,12 +71,14 @@ class Effects(Captures):
         self._holders = holders
         self._hosts: dict[int, tuple[Any, Any]] = {}  # id(stand-in) of a Variable that an op outside produced -> both
         self._nodes: dict[int, LeafNode] = {}
+        self._origins: dict[LeafNode, Target] = {}  # of those of such Variables -> what these are outside
         self._emptied: list[Cell] = []
         self._hooked: dict[int, tuple[Any, dict[int, Any], set[int]]] = {}  # by id of the hooks of a Variable: both, and which there were
         self._reached: set[int] = set()
         self._where: dict[int, tuple[str, int] | None] = {}
         self.was_read: list[bool] = []  # for each known Variable, whether its value was read; known when the trace has ended
         self.looked_at: set[int] = set()
+        self.aims: set[tuple[frozenset[int], frozenset[int]]] = set()  # the sources that a sweep reached, and those to end at
         self.waiting: set[int] = set()  # ids of unknown ones that are pending outside: a trace cannot do without their values
 
     # -- what the trace meets ---------------------------------------------------------------------------------------
@@ -129,7 +131,8 @@ class Effects(Captures):
         if key not in self._nodes:
             assert stand_in is not None
             self._hosts[id(stand_in)] = (stand_in, variable)
-            self._nodes[key] = LeafNode(stand_in)
+            node = self._nodes[key] = LeafNode(stand_in)
+            self._origins[node] = resolved((variable._segment, variable._place.slot))
         return self._nodes[key]
 
     def ends(self) -> dict[LeafNode, int]:
@@ -177,9 +180,16 @@ class Effects(Captures):
 
     def aim(self, roots: Sequence[Handle], targets: Sequence[Any]) -> None:
         """Refuse a sweep to Variables that something computed outside, which it reaches, depends on: it would not go through that."""
-        for leaf in past(map(target_of, roots)) if self._hosts else ():
-            stand_in, host = self._hosts.get(id(leaf.ref()), (None, None))
-            if stand_in is not None and host is not None and not past([(host._segment, host._place.slot)]).isdisjoint(targets):
+        known = {node: i for node, i in self._known_ends() if i < len(self.sources)}
+        ends = frozenset([known[t] for t in targets if t in known])
+        if not ends and not self._origins:
+            return
+        swept = past(map(target_of, roots))
+        self.aims.add((frozenset([known[t] for t in swept if t in known]), ends))
+        others = {self._origins.get(t, t) for t in targets}
+        for node, origin in self._origins.items():
+            stand_in = node.ref()
+            if stand_in is not None and node in swept and not (others - {origin}).isdisjoint(past([origin])):
                 self.receive(stand_in)
 
     def write(self, variable: Handle) -> bool:
@@ -222,7 +232,7 @@ class Effects(Captures):
         self._emptied = [*self._own.values(), *self._stand_ins.values()]
         for cell in self._emptied:  # traced values end with the trace
             cell[0] = None
-        for met in (self._own, self._stand_ins, self._hosts, self._nodes, self.touched, self.looked):
+        for met in (self._own, self._stand_ins, self._hosts, self._nodes, self._origins, self.touched, self.looked):
             met.clear()
         hooked = None
         for variable, hooks, known in self._hooked.values():

@@ -110,6 +110,7 @@ class TracedStep:
         trees = (outcome.returned, *[s.content for s in outcome.slots])
         referred = {n for tree in trees for kind, n in tree.leaves if kind in (SAME, GRADIENT)}
         self.relevant = sorted({*self.values, *self.looked, *referred, *[c.source for c in outcome.changes]})
+        self.aims = [(sorted(swept), sorted(ends)) for swept, ends in effects.aims if len({*swept, *ends}) > 1]
         self.kinds = [v._place.kind for v in self.sources]
         self.hooks = [hooks_of(v) for v in self.sources]
         self.grad_kinds = [None if g is None else g._place.kind for g in effects.grads]

@@ -46,12 +46,15 @@ def target_of(variable: Handle) -> Target:
     return resolved((variable._segment, variable._place.slot))
 
 
-def past(targets: Iterable[Target]) -> set[LeafNode]:
-    """Return the leaves that something was computed of."""
+def past(targets: Iterable[Target]) -> set[Target]:
+    """Return the leaves that something was computed of, and what is between."""
     way = WayBack(targets)
+    passed: set[Target] = set()
     for segment, slots in way:
-        way.follow(segment, behind(segment.state, slots).ends)
-    return {*way.leaves}
+        ends, steps, _ = behind(segment.state, slots)
+        way.follow(segment, ends)
+        passed.update([(segment, slot) for slot in (*slots, *[s for step in steps for s in step.inputs])])
+    return {*way.leaves, *passed}
 
 
 def hazardous(segment: Segment, step: State) -> str:

@@ -319,6 +319,30 @@ def test_a_sweep_to_what_a_value_from_outside_depends_on_is_refused(pending):
     assert c.grad is None
     b = w * 2  # depends on another
     close(tape.jit(lambda: gradient(c, b))(), 4 * W * W)
+    d = b * 3
+    with pytest.raises(TapeRuntimeError, match="computed outside"):
+        tape.jit(lambda: tape.gradients((b * d).sum(), b))()
+
+
+def test_a_trace_is_not_used_again_for_what_a_sweep_in_it_would_leave_out():
+    def gradient(c, b):
+        return tape.gradients((c * b * b).sum(), c)
+
+    c, w, held = tape.Variable(X), tape.Variable(W), {}
+    of_both, of_b, of_none = tape.jit(gradient), tape.jit(lambda b: gradient(c, b)), tape.jit(lambda: gradient(c, held["b"]))
+
+    def by_holder(b):
+        held["b"] = b
+        return of_none()
+
+    for step in (lambda b: of_both(c, b), of_b, by_holder):
+        for b in (w, w * 2, w, w * 3):
+            close(step(b), b.value * b.value)
+        for b in (c * 2, w * c):
+            with pytest.raises(TapeRuntimeError, match="computed outside"):
+                step(b)
+            close(step(w * 2), 4 * W * W)
+    assert [f.cache_info().traces for f in (of_both, of_b, of_none)] == [1, 1, 1]
 
 
 def test_one_variable_as_two_arguments_is_another_structure_in_every_order_of_calls():
