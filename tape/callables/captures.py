@@ -90,6 +90,10 @@ class Captures(Watcher):
         """Tell the trace around this one that a Variable's ``.grad`` is looked at."""
         self._outer.read_grad(variable)
 
+    def ask(self, variable: Handle, *, leaf: bool = False) -> None:
+        """Tell the trace around this one that somebody looks at what a Variable is."""
+        self._outer.ask(variable, leaf=leaf)
+
     def begin(self, inputs: Sequence[Any]) -> None:
         """Take the traced values of the known Variables."""
         self._inputs = inputs

@@ -86,6 +86,11 @@ def itself(variable: Handle) -> Handle:
     return variable if variable._original is None else variable._original
 
 
+def is_leaf(variable: Handle) -> bool:
+    """Tell whether no differentiable entry produced a Variable."""
+    return variable._segment is None or not variable._place.kind.requires_grad
+
+
 _EXTRAS = threading.Lock()
 
 

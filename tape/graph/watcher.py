@@ -49,6 +49,9 @@ class Watcher:
     def read_grad(self, variable: Handle) -> None:
         """Note that a Variable's ``.grad`` is looked at, be it None or not."""
 
+    def ask(self, variable: Handle, *, leaf: bool = False) -> None:
+        """Note that somebody looks at what a Variable is beside its value; ``leaf``: at whether it is a leaf."""
+
     def clear_grad(self, variable: Handle) -> None:
         """Note that a Variable's ``.grad`` is about to become None, whatever it is."""
         self.write(variable)

@@ -24,7 +24,7 @@ from tape.errors import ExecutionError
 from tape.graph.kinds import Place, kind_of
 from tape.graph.meters import METERS, measured
 from tape.graph.scope import LOCAL
-from tape.graph.segment import Extra, Handle, LeafNode, extra_of
+from tape.graph.segment import Extra, Handle, LeafNode, extra_of, is_leaf
 from tape.hooking.handles import CHANGES as HOOKS
 from tape.jaxapi import Tracer
 from tape.jitting.outcome import ARRAY, GRADIENT, MADE, ONE, SAME, KeptArray, Made, Slot, Tree
@@ -72,12 +72,16 @@ class Binding(layout.Bound):
         same = {n for tree in (outcome.returned, *[s.content for s in slots]) for kind, n in tree.leaves if kind in (SAME, GRADIENT)}
         # Arguments that are only read may be others at every call, but for those that the function may have met by itself as well.
         self._read = [i for i in step.values if i < given]
-        self._leaves = [i for i in self._read if any(i in swept and {*ends} != {i} for swept, ends in step.aims)]  # else they are looked at
+        self._swept = [i for i in self._read if any(i in swept and {*ends} != {i} for swept, ends in step.aims)]
         self._pinned = [(i, variables[i]) for i in step.relevant if i < given and i in {*changed, *same, *step.looked, *met}]
         pinned = {i for i, _ in self._pinned}
         self.sources: list[Any] = [v if i >= given or i in pinned else None for i, v in enumerate(variables)]
         matter = [i for i in step.relevant if i >= given or i in pinned]
         self._variables = [variables[i] for i in matter]
+        self._known = [(variables[i], step.leaves[i]) for i in matter if i in step.leaves]
+        # Those among the arguments that must be leaves for the recorder in C, or the step be left to Python (-1).
+        self._asked = [(i, leaf) for i, leaf in step.leaves.items() if i not in matter]
+        self._leaves = [*self._swept, *[i if leaf else -1 for i, leaf in self._asked]]
         self._kinds = [step.kinds[i] for i in matter]
         self._hooks = [step.hooks[i] or (None,) for i in matter]
         self._hooks_seen: int = -1
@@ -163,12 +167,14 @@ class Binding(layout.Bound):
     def fits(self, given: Sequence[Any]) -> bool:
         """Tell whether every Variable is of the kind that it was, and has a gradient where it had one."""
         if [v._place for v in self._variables] != self._places:
-            if [v._place.kind for v in self._variables] != self._kinds:
+            if [v._place.kind for v in self._variables] != self._kinds or any(is_leaf(v) is not leaf for v, leaf in self._known):
                 return False
             self._places = [v._place for v in self._variables]
             if self.step.aims and any(v._segment is not None and v._place.kind.requires_grad for v in self._variables):
                 self._places = []  # to be looked at every time
-        if self.step.aims and (not self._places or any(given[i]._segment is not None for i in self._leaves)) and self._astray(given):
+        if self._asked and any(is_leaf(given[i]) is not leaf for i, leaf in self._asked):
+            return False
+        if self.step.aims and (not self._places or any(given[i]._segment is not None for i in self._swept)) and self._astray(given):
             return False
         if HOOKS.count != self._hooks_seen:
             count = HOOKS.count

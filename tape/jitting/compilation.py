@@ -195,6 +195,8 @@ def _said_of_state(step: TracedStep, reached: Reach, given: int) -> dict[str, st
         label = f"Variable {name!r}" if i < given else f"captured {'Variable' if kept is None else 'array'} {name!r}"
         if i >= given:
             said[label] = _described(v if kept is None else v._cell[0])
+        if i in step.leaves:
+            said[f"{label}: leaf"] = str(step.leaves[i])
         hooks = sum(h is not None for h in step.hooks[i])
         if hooks:
             said[f"{label}: hooks"] = str(hooks)

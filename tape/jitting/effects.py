@@ -78,6 +78,7 @@ class Effects(Captures):
         self._where: dict[int, tuple[str, int] | None] = {}
         self.was_read: list[bool] = []  # for each known Variable, whether its value was read; known when the trace has ended
         self.looked_at: set[int] = set()
+        self.asked: dict[int, bool] = {}  # ids of those of which somebody saw what they are -> whether they are leaves
         self.aims: set[tuple[frozenset[int], frozenset[int]]] = set()  # the sources that a sweep reached, and those to end at
         self.waiting: set[int] = set()  # ids of unknown ones that are pending outside: a trace cannot do without their values
 
@@ -219,6 +220,13 @@ class Effects(Captures):
         self._look(variable)
         if not isinstance(variable._cell[0], Tracer):
             self._unexpected(variable)
+
+    def ask(self, variable: Handle, *, leaf: bool = False) -> None:
+        """Note that the trace depends on what a Variable is, or on whether it is a leaf."""
+        variable = itself(variable)
+        if not isinstance(variable._cell[0], Tracer):
+            self._unexpected(variable)
+            self.asked[id(variable)] = leaf or self.asked.get(id(variable), False)
 
     # -- its end ----------------------------------------------------------------------------------------------------
 

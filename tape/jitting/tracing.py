@@ -17,7 +17,7 @@ from tape import jaxapi
 from tape.callables.reach import Reach
 from tape.errors import ConcretizationError, LeakedTracerError
 from tape.graph.scope import LOCAL
-from tape.graph.segment import Handle
+from tape.graph.segment import Handle, is_leaf
 from tape.jaxapi import ClosedJaxpr
 from tape.jitting.effects import Effects
 from tape.jitting.outcome import GRADIENT, SAME, KeptArray, Outcome, kept_in, stand_in
@@ -109,7 +109,10 @@ class TracedStep:
         self.cleared = [i for i, v in enumerate(self.sources) if id(v) in effects.cleared and i not in self.looked]
         trees = (outcome.returned, *[s.content for s in outcome.slots])
         referred = {n for tree in trees for kind, n in tree.leaves if kind in (SAME, GRADIENT)}
-        self.relevant = sorted({*self.values, *self.looked, *referred, *[c.source for c in outcome.changes]})
+        asked = {i: effects.asked[id(v)] for i, v in enumerate(self.sources) if id(v) in effects.asked}
+        asked.update({c.source: True for c in outcome.changes if c.grad is not None and c.grad >= 0})  # it gathers there, not behind it
+        self.leaves = {i: is_leaf(self.sources[i]) for i, leaf in asked.items() if leaf}  # those for which it matters whether they are
+        self.relevant = sorted({*self.values, *self.looked, *asked, *referred, *[c.source for c in outcome.changes]})
         self.aims = [(sorted(swept), sorted(ends)) for swept, ends in effects.aims if len({*swept, *ends}) > 1]
         self.kinds = [v._place.kind for v in self.sources]
         self.hooks = [hooks_of(v) for v in self.sources]

@@ -21,10 +21,11 @@ from tape import jaxapi
 from tape.errors import ConcretizationError, LeakedTracerError, LostGradientError, TapeError, TapeRuntimeError, TapeTypeError, wrap
 from tape.graph import boundary
 from tape.graph.constants import known_array
-from tape.graph.kinds import differentiable
+from tape.graph.kinds import Kind, differentiable
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
 from tape.graph.trie import RECORD
+from tape.graph.watcher import NOBODY
 from tape.mirrored import absent
 from tape.programs.program import look
 from tape.recording import record
@@ -52,24 +53,30 @@ class Convertible(methods.ArrayMethods):
     # -- what is known without looking ------------------------------------------------------------------------------
 
     @property
+    def _kind(self) -> Kind:
+        if LOCAL.scope.trace is not NOBODY:
+            LOCAL.scope.trace.ask(self)
+        return self._place.kind
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Lengths of the axes."""
-        return self._place.kind.aval.shape  # type: ignore[no-any-return]
+        return self._kind.aval.shape  # type: ignore[no-any-return]
 
     @property
     def dtype(self) -> Any:
         """NumPy dtype (or a JAX extended dtype, for PRNG keys)."""
-        return self._place.kind.aval.dtype
+        return self._kind.aval.dtype
 
     @property
     def ndim(self) -> int:
         """Number of axes."""
-        return len(self._place.kind.aval.shape)
+        return len(self._kind.aval.shape)
 
     @property
     def size(self) -> int:
         """Number of elements."""
-        return int(self._place.kind.aval.size)
+        return int(self._kind.aval.size)
 
     @property
     def itemsize(self) -> int:
@@ -84,7 +91,7 @@ class Convertible(methods.ArrayMethods):
     @property
     def weak_type(self) -> bool:
         """Whether the dtype gives way to others, as a Python scalar's does."""
-        return bool(self._place.kind.aval.weak_type)
+        return bool(self._kind.aval.weak_type)
 
     @record.reading(None)
     def item(self, *args: object) -> Any:

@@ -28,7 +28,7 @@ from tape.graph import boundary
 from tape.graph.constants import ARRAYS, note_type, refused
 from tape.graph.kinds import Place, differentiable, leaf_kind
 from tape.graph.scope import LOCAL
-from tape.graph.segment import Handle, end_of, extra_of, node_of
+from tape.graph.segment import Handle, end_of, extra_of, is_leaf, node_of
 from tape.graph.watcher import NOBODY
 from tape.hooking.handles import RemovableHandle
 from tape.mirrored.detachment import detach, detaching
@@ -106,7 +106,7 @@ class Variable(Placed):
     @property
     def requires_grad(self) -> bool:
         """Whether a sweep computes a gradient for it."""
-        return self._place.kind.requires_grad
+        return self._kind.requires_grad
 
     @requires_grad.setter
     def requires_grad(self, flag: bool) -> None:
@@ -116,7 +116,9 @@ class Variable(Placed):
     @property
     def is_leaf(self) -> bool:
         """Whether no differentiable entry produced it."""
-        return self._segment is None or not self._place.kind.requires_grad
+        if LOCAL.scope.trace is not NOBODY:
+            LOCAL.scope.trace.ask(self, leaf=True)
+        return is_leaf(self)
 
     @property
     def op(self) -> Op | Kernel | None:

@@ -345,6 +345,55 @@ def test_a_trace_is_not_used_again_for_what_a_sweep_in_it_would_leave_out():
     assert [f.cache_info().traces for f in (of_both, of_b, of_none)] == [1, 1, 1]
 
 
+@pytest.mark.parametrize(
+    ("look", "seen", "others"),
+    [
+        (lambda v: v.requires_grad, True, lambda v: [v.detach()]),
+        (lambda v: v.is_leaf, True, lambda v: [v * 2, v.detach() * 2]),
+        (lambda v: v.op is None, True, lambda v: [v * 2]),
+        (lambda v: v.shape == X.shape, True, lambda v: [v.sum()]),
+        (lambda v: v.dtype == "float32", True, lambda v: [v.astype("float16")]),
+        (len, len(X), lambda v: [tape.Variable([1.0] * 5)]),
+        (lambda v: (v.ndim, v.size, v.nbytes), (1, len(X), 4 * len(X)), lambda v: [tape.Variable([1.0] * 5)]),
+        (lambda v: v.weak_type, False, lambda v: [tape.Variable(1.0) * 1]),
+    ],
+)
+def test_what_a_variable_is_is_a_part_of_the_step_also_where_its_value_is_not_read(look, seen, others):
+    held = {"v": tape.Variable(X)}
+    captured = tape.jit(lambda: tape.constant(float(look(held["v"]) == seen)))
+    given = tape.jit(lambda v: tape.constant(float(look(v) == seen)))
+    leaf = held["v"]
+    for v in (leaf, *others(leaf), leaf, *others(leaf)):
+        held["v"] = v
+        assert [float(captured()), float(given(v))] == [look(v) == seen] * 2
+
+
+def test_a_flag_is_looked_at_anew_and_a_gradient_is_gathered_in_leaves_only():
+    w, c, held = tape.Variable(X), tape.Variable(X), {}
+    w.requires_grad_(False)
+
+    @tape.jit
+    def double():
+        if w.requires_grad:
+            with tape.no_grad():
+                w[...] = w * 2
+
+    @tape.jit
+    def sweep():
+        (held["b"] * held["b"]).sum().backward()
+
+    double()
+    w.requires_grad_(True)
+    double()
+    close(w, 2 * X)
+    held["b"] = w
+    sweep()
+    close(w.grad, 4 * X)
+    held["b"] = c * 2
+    with pytest.raises(TapeRuntimeError, match="computed outside"):
+        sweep()
+
+
 def test_one_variable_as_two_arguments_is_another_structure_in_every_order_of_calls():
     x, w = tape.Variable(X), tape.Variable(W)
     product = tape.jit(lambda a, b: a * b)
