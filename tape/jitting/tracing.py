@@ -133,10 +133,12 @@ def trace_step(
     """Trace a step."""
     sources = list({id(v): v for v in (*given, *[v for v, _ in reached.variables.values()])}.values())
     passed = {id(v) for v in given} - reached.variables.keys()
+    met = {id(v) for v in given} - passed  # whether an argument is what a place holds is a part of the step: it may be stored there
     kept: list[KeptArray] = []
     for attempt in range(_ATTEMPTS):
         _unshare(sources)
         effects = Effects([*sources, *[record.constant(k.array()) for k in kept]], reached.holders)
+        effects.asked.update(dict.fromkeys(met, False))
         step = TracedStep(name, *_trace(effects, call, avals, kept, passed))
         step.kept = dict(enumerate(kept, len(sources)))
         effects.escaped()

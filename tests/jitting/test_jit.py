@@ -345,6 +345,19 @@ def test_a_trace_is_not_used_again_for_what_a_sweep_in_it_would_leave_out():
     assert [f.cache_info().traces for f in (of_both, of_b, of_none)] == [1, 1, 1]
 
 
+def test_an_argument_is_stored_also_where_the_one_of_the_first_call_was_there_already():
+    x, w, held = tape.Variable(X), tape.Variable(W), {}
+    held["at"] = x
+    store = tape.jit(lambda v: held.update(at=v))
+    for v in (x, w, w, x):
+        store(v)
+        assert held["at"] is v
+    held["at"] = w
+    store(x)
+    assert held["at"] is x
+    assert store.cache_info().traces == 2
+
+
 @pytest.mark.parametrize(
     ("look", "seen", "others"),
     [
