@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,7 +12,7 @@ from tape import jaxapi
 from tape.accounts.records import STREAK, Change, Line
 from tape.bounded import Bounded
 from tape.callables.objects import steps_to
-from tape.callables.reach import Edge, Reach, globals_that_hold, spelled
+from tape.callables.reach import Edge, Path, Reach, globals_that_hold, spelled
 from tape.configuration import configuration
 from tape.errors import TapeValueError
 from tape.graph.scope import LOCAL
@@ -27,14 +27,21 @@ from tape.rules import table
 
 
 class CompiledStep:
-    """A traced step, compiled, with its bindings (latest first), and what tells it apart, for messages."""
+    """A traced step, compiled, with its bindings (latest first), and what tells it apart, for messages.
 
-    def __init__(self, step: TracedStep, options: dict[str, Any], call: Call, reached: Reach) -> None:
+    ``idle`` are paths to Variables that were there at other traces, and that these did not depend on: an argument from there is no more
+    than an argument.
+    """
+
+    def __init__(self, step: TracedStep, options: dict[str, Any], call: Call, reached: Reach, idle: Collection[Path]) -> None:
         self.step = step
         self.given = len(call.variables)
         self.said = {**_said_of_call(call), **_said_of_state(step, reached, self.given)}
         self.donated = _donated(step, call, options)
-        self.paths = {i: [e.path for e in edges] for i in step.relevant if (edges := reached.edges.get(id(step.sources[i])))}
+        paths = {i: [e.path for e in edges] for i in step.relevant if (edges := reached.edges.get(id(step.sources[i])))}
+        self.paths = {i: listed for i, listed in paths.items() if i >= self.given or not {*listed} <= {*idle}}
+        read = {*map(id, call.variables), *[id(step.sources[i]) for i in step.relevant]}
+        self.idle = {e.path for v, edges in reached.edges.items() if v not in read for e in edges}
         values = [step.sources[i]._cell[0] for i in step.values]
         # What a call brings, or what is looked up anew, is not to live as long as the program does.
         lasting = {i for i in step.relevant if i >= self.given and i not in self.paths and i not in step.kept}

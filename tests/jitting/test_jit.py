@@ -299,6 +299,28 @@ def test_an_argument_that_is_also_captured_is_not_taken_for_what_is_captured():
     assert [float(scaled(x, {"q": y})), float(scaled(y, {"q": x}))] == [120.0, 40.0]
 
 
+def test_arguments_from_a_container_that_the_step_reaches_are_traced_twice_at_most():
+    class Model:
+        def __init__(self):
+            self.w = tape.Variable(2.0)
+            self.batches = [tape.constant([1.0 * i, 2.0]) for i in range(6)]
+
+        @tape.jit
+        def step(self, x):
+            return (x * self.w).sum()
+
+        @tape.jit
+        def against_the_last(self, x):
+            return (x * self.batches[-1]).sum()
+
+    model = Model()
+    for x in (*model.batches, *model.batches[::-1], tape.constant([7.0, 1.0])):
+        assert float(model.step(x)) == 2.0 * float(x.sum())
+        assert float(model.against_the_last(x)) == float((x * model.batches[-1]).sum())
+    assert model.step.cache_info().traces == 2
+    assert model.against_the_last.cache_info().traces == 3  # another one where it is the last itself
+
+
 @pytest.mark.parametrize("pending", [False, True])
 def test_a_sweep_to_what_a_value_from_outside_depends_on_is_refused(pending):
     def gradient(c, b):
