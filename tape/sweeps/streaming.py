@@ -83,6 +83,8 @@ class _Stream:
         self._receivers: dict[Target, list[Any]] | None = None if wanted is None else {}
         for v in {id(v): v for v in wanted or ()}.values():
             self._receivers.setdefault(target_of(v), []).append(v)  # type: ignore[union-attr]
+        if self._receivers:
+            LOCAL.scope.trace.aim(roots, [*self._receivers])
         self._sweep = Sweep(self._receivers, (), create_graph=False)
         self._roots = roots
         self._seeds = seeds

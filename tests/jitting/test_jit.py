@@ -329,11 +329,14 @@ def test_a_sweep_to_what_a_value_from_outside_depends_on_is_refused(pending):
     def into_grad(c, b):
         (c * b * b).sum().backward(inputs=[c])
 
+    def streamed(c, b):
+        return [g for _, g in tape.stream_gradients((c * b * b).sum(), inputs=[c])]
+
     c, w = tape.Variable(X), tape.Variable(W)
     for b in (c * 2, (c * 2)[0] * w[0]):
         if not pending:
             _ = b.value
-        for step in (gradient, into_grad):
+        for step in (gradient, into_grad, streamed):
             for call in (lambda: tape.jit(step)(c, b), tape.jit(lambda: step(c, b))):  # noqa: B023
                 with pytest.raises(TapeRuntimeError, match="computed outside"):
                     call()
