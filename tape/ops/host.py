@@ -17,6 +17,7 @@ from jax import lax
 
 from tape import jaxapi
 from tape.ops.host_indexing import gather, put, scatter
+from tape.ops.host_sorting import sort, top_k
 
 Host = Any  # an array of NumPy, or one of its scalars: of shape ()
 Call = Any  # a function of these, which returns one, or several in a list
@@ -279,37 +280,6 @@ def _reduce_precision(p: dict[str, Any], ins: Sequence[Any], _: Sequence[Any]) -
     return rounded if less else _itself
 
 
-def _sort(p: dict[str, Any], ins: Sequence[Any], _: Sequence[Any]) -> Call | None:
-    axis = p["dimension"]
-    if p["num_keys"] != 1 or ins[0].dtype not in _NUMBERS:
-        return None
-
-    def sort(*operands: Host) -> list[Host]:
-        if len(operands) == 1:
-            return [np.sort(operands[0], axis, kind="stable")]
-        places = np.argsort(operands[0], axis, kind="stable")
-        return [np.take_along_axis(x, places, axis) for x in operands]
-
-    return sort
-
-
-def _top_k(p: dict[str, Any], ins: Sequence[Any], outs: Sequence[Any]) -> Call | None:
-    if ins[0].dtype not in _FLOATS or p.get("axis", ins[0].ndim - 1) != ins[0].ndim - 1:
-        return None
-    k, dtype = p["k"], outs[1].dtype
-    bits = np.dtype(f"i{ins[0].dtype.itemsize}")
-    most = np.iinfo(bits).max
-
-    def largest(x: Host) -> list[Host]:
-        if np.isnan(x).any():
-            raise ValueError("XLA takes what is no number for the largest")
-        number = np.asarray(x).view(bits)  # in the order of floats, where -0 is before 0: of negative ones the other bits are inverted
-        places = np.argsort(~np.where(number < 0, number ^ most, number), -1, kind="stable")[..., :k]
-        return [np.take_along_axis(x, places, -1), places.astype(dtype)]
-
-    return largest
-
-
 def _where(which: Host, no: Host, yes: Host) -> Host:
     return np.where(which, yes, no)
 
@@ -400,12 +370,12 @@ _MAKERS: dict[str, Maker] = {
     "scatter_sub": scatter(np.subtract.at, _NUMBERS),
     "select_n": lambda _, ins, __: _where if len(ins) == 3 and ins[0].dtype == bool else None,
     "slice": lambda p, *_: itemgetter(tuple(map(slice, p["start_indices"], p["limit_indices"], p["strides"] or repeat(1)))),
-    "sort": _sort,
+    "sort": sort(_NUMBERS),
     "split": _split,
     "squeeze": _TO_SHAPE,
     "stop_gradient": lambda *_: _itself,
     "stack": lambda p, *_: lambda *xs: np.stack(xs, p["axis"]),
-    "top_k": _top_k,
+    "top_k": top_k(_FLOATS),
     "transpose": lambda p, *_: methodcaller("transpose", tuple(p["permutation"])),
     "unstack": lambda p, *_: lambda x: list(np.moveaxis(x, p["axis"], 0)),
 }
