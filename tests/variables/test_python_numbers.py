@@ -36,6 +36,17 @@ def by_an_attribute(v):
     holder.inner.array.fill(v * 2.0)
 
 
+def by_a_root_finder(v):
+    """SciPy calls twice before it asks whether the first call failed; a method that Python has to look for then clears the error."""
+    for _ in range(10):
+        try:
+            return optimize.brentq(lambda t: t - v, 0, 3)
+        except (TypeError, ValueError) as e:
+            if isinstance(e, LostGradientError):
+                raise
+    return None
+
+
 SILENT = {
     "math.exp(v)": lambda v: math.exp(v),
     "math.log(v)": by_a_local_name,
@@ -46,7 +57,7 @@ SILENT = {
     "cmath.exp(v)": lambda v: cmath.exp(v),
     "array.fill(v)": by_an_attribute,
     "scipy.integrate.quad of v": lambda v: integrate.quad(lambda t: t * v, 0, 1),
-    "a root finder of scipy.optimize of v": lambda v: optimize.brentq(lambda t: t - v, 0, 3),
+    "a root finder of scipy.optimize of v": by_a_root_finder,
     "np.fromiter(v, dtype)": lambda v: np.fromiter((a for a in [v, v]), float),
 }
 
