@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,7 +12,7 @@ from tape import jaxapi
 from tape.accounts.records import STREAK, Change, Line
 from tape.bounded import Bounded
 from tape.callables.objects import steps_to
-from tape.callables.reach import Edge, Path, Reach, globals_that_hold, spelled
+from tape.callables.reach import Edge, Reach, globals_that_hold, spelled
 from tape.configuration import configuration
 from tape.errors import TapeValueError
 from tape.graph.scope import LOCAL
@@ -29,19 +29,22 @@ from tape.rules import table
 class CompiledStep:
     """A traced step, compiled, with its bindings (latest first), and what tells it apart, for messages.
 
-    ``idle`` are paths to Variables that were there at other traces, and that these did not depend on: an argument from there is no more
-    than an argument.
+    An argument that the function also reaches is no more than an argument if one of the ``others`` is the same program, and did not depend
+    on what it met where that argument is: ``idle`` are the paths to such Variables.
     """
 
-    def __init__(self, step: TracedStep, options: dict[str, Any], call: Call, reached: Reach, idle: Collection[Path]) -> None:
+    def __init__(self, step: TracedStep, options: dict[str, Any], call: Call, reached: Reach, others: Sequence[CompiledStep]) -> None:
         self.step = step
         self.given = len(call.variables)
         self.said = {**_said_of_call(call), **_said_of_state(step, reached, self.given)}
         self.donated = _donated(step, call, options)
-        paths = {i: [e.path for e in edges] for i in step.relevant if (edges := reached.edges.get(id(step.sources[i])))}
-        self.paths = {i: listed for i, listed in paths.items() if i >= self.given or not {*listed} <= {*idle}}
+        self.paths = {i: [e.path for e in edges] for i in step.relevant if (edges := reached.edges.get(id(step.sources[i])))}
+        self.places = frozenset(reached.by_path())
+        for i in [i for i in self.paths if i < self.given]:
+            if any({*self.paths[i]} <= other.idle and self._is_again(other) for other in others):
+                del self.paths[i]
         read = {*map(id, call.variables), *[id(step.sources[i]) for i in step.relevant]}
-        self.idle = {e.path for v, edges in reached.edges.items() if v not in read for e in edges}
+        self.idle: set[Any] = {e.path for v, edges in reached.edges.items() if v not in read for e in edges}
         values = [step.sources[i]._cell[0] for i in step.values]
         # What a call brings, or what is looked up anew, is not to live as long as the program does.
         lasting = {i for i in step.relevant if i >= self.given and i not in self.paths and i not in step.kept}
@@ -61,6 +64,11 @@ class CompiledStep:
         leaves = [*call.arrays, *values, *[None] * len(step.grads)]
         given = [i for i in range(len(call.arrays)) if i not in self.donated]
         self.run = buffers.jitted(program, leaves, given, self.donated, **passed)
+
+    def _is_again(self, other: CompiledStep) -> bool:
+        """Tell whether another step met the same places, and is the same program of those in the same ones, but for the arguments."""
+        captured, others = ({i: paths for i, paths in s.paths.items() if i >= s.given} for s in (self, other))
+        return self.places == other.places and captured == others and str(self.step.jaxpr) == str(other.step.jaxpr)
 
     def bind(self, given: Sequence[Handle], reached: Reach) -> Binding | None:
         """Bind the step to the Variables of a call, if they are as they were when it was traced."""

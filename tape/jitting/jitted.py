@@ -6,7 +6,7 @@ import functools
 import textwrap
 import time
 import types
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack, overload
 
 import jax
@@ -14,7 +14,7 @@ import numpy as np
 
 from tape import jaxapi
 from tape.callables.matching import Latest
-from tape.callables.reach import Path, Reach
+from tape.callables.reach import Reach
 from tape.configuration import configuration
 from tape.errors import TapeTypeError, check_callable, check_flag
 from tape.graph.lines import user_line
@@ -153,7 +153,7 @@ class Jitted(Generic[P, R]):
             known = _first(entries, lambda e: e.bind(variables, reached))
         new = known is None
         if known is None:
-            entry = self._trace(call, reached, {path for known in entries for path in known.idle})
+            entry = self._trace(call, reached, entries)
             entries.append(entry)
             bound = entry.bind(variables, reached)
             assert bound is not None, "a step does not fit what it was traced with"
@@ -166,7 +166,7 @@ class Jitted(Generic[P, R]):
         del entry.bindings[_BINDINGS_LIMIT:]
         return bound, new
 
-    def _trace(self, call: Call, reached: Reach, idle: Collection[Path]) -> CompiledStep:
+    def _trace(self, call: Call, reached: Reach, others: Sequence[CompiledStep]) -> CompiledStep:
         arrays = call.arrays
 
         def run(traced: Sequence[jax.Array]) -> object:
@@ -178,7 +178,7 @@ class Jitted(Generic[P, R]):
         for place, contents in step.outcome.plain:
             place.fill(contents)
         step.outcome.plain.clear()
-        entry = CompiledStep(step, self._options, call, reached, idle)
+        entry = CompiledStep(step, self._options, call, reached, others)
         self.reasons.append(reason(entry.said, [known.said for entries in self._entries.values() for known in entries]))
         del self.reasons[:-_STEPS_LIMIT]
         return entry

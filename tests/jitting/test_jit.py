@@ -319,6 +319,10 @@ def test_arguments_from_a_container_that_the_step_reaches_are_traced_twice_at_mo
         assert float(model.against_the_last(x)) == float((x * model.batches[-1]).sum())
     assert model.step.cache_info().traces == 2
     assert model.against_the_last.cache_info().traces == 3  # another one where it is the last itself
+    model.batches.pop()  # the one before is met as the last now, where it was only one among others
+    last = model.batches[-1]
+    for x in (last, model.batches[1], tape.constant([7.0, 1.0])):
+        assert float(model.against_the_last(x)) == float((x * last).sum())
 
 
 @pytest.mark.parametrize("pending", [False, True])
