@@ -10,7 +10,7 @@ import contextlib
 import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from tape.errors import TapeRuntimeError
 from tape.graph.boxes import Cell
 from tape.graph.kinds import is_scalar
 from tape.graph.scope import LOCAL, parked
-from tape.graph.segment import Extra, Handle, itself
+from tape.graph.segment import Extra, Handle, Segment, itself
 from tape.graph.watcher import NOBODY, Watcher
 from tape.jaxapi import ClosedJaxpr, trace
 from tape.recording import record
@@ -35,8 +35,6 @@ class Captures(Watcher):
     """One trace of a callable; a context manager, in which every op on Variables is evaluated in the trace."""
 
     capturing = True
-    # No op hooks: the callable is one op, and may be traced several times or not at all.
-    hidden: ClassVar[dict[str, None]] = {"observer": None}
     releases = False  # a sweep inside leaves what it swept: the trace may be made again, and what it captures is not its own to release
 
     def __init__(self, known: Sequence[Handle]) -> None:
@@ -57,8 +55,12 @@ class Captures(Watcher):
 
     def __enter__(self) -> None:
         self._outer = LOCAL.scope.trace
-        self._around = parked(trace=self, eager=True, **self.hidden)
+        self._around = self._scope()
         self._around.__enter__()
+
+    def _scope(self) -> parked:
+        """Return the scope in which it is traced: without op hooks, as the callable is one op, and may be traced several times or never."""
+        return parked(trace=self, eager=True, observer=None)
 
     def __exit__(self, kind: object, *_: object) -> None:
         self._around.__exit__()
@@ -101,6 +103,14 @@ class Captures(Watcher):
     def adopt(self, cell: Cell) -> None:
         """Note a cell that was made in this trace."""
         self._own[id(cell)] = cell
+
+    def place(self, part: Any, inputs: Sequence[Any], trace: object) -> Sequence[Any] | None:
+        """Ask the trace around this one, to which the part may belong."""
+        return self._outer.place(part, inputs, trace)
+
+    def ran(self, segment: Segment, live: Sequence[int]) -> None:
+        """Tell the trace around this one, to which the segment belongs."""
+        self._outer.ran(segment, live)
 
     def watched(self, variable: Handle, hooks: dict[int, Any], hook: Callable[..., Any]) -> Callable[..., Any]:
         """Return a hook for ``variable`` of which this trace sees whether a sweep inside it comes by."""

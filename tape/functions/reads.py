@@ -60,6 +60,9 @@ class Reads(Watcher):
 
     def check(self, name: str, inputs: Sequence[Handle], outputs: Sequence[Handle]) -> None:
         """Check that what a forward (of the ``tape.Function`` called ``name``) returned has no other gradients than those of its inputs."""
+        trace = LOCAL.scope.trace
+        if trace.capturing:  # who traces may know them by other cells
+            inputs = [*inputs, *map(trace.read, inputs)]
         try:
             self._check(name, inputs, outputs, exact=False)
         except LostGradientError:  # unless it was read by ops through which no gradient flows
@@ -78,7 +81,7 @@ class Reads(Watcher):
                     todo.setdefault(v._segment, set()).add(v._place.slot)
         while todo or met:
             if met and not known:
-                known = _cells(inputs)
+                known = {id(v._cell) for v in inputs}
             for cell, kind, source, where in met:
                 if id(cell) in known or id(cell) in self._made:
                     continue
@@ -103,13 +106,6 @@ class Reads(Watcher):
             if known is segment:
                 return start, entered
         return (0 if segment.serial > self._serial else segment.state.n_slots), segment.entered
-
-
-def _cells(inputs: Sequence[Handle]) -> set[int]:
-    """Return the ids of the cells of the inputs, also as the callable of the tape that is being traced knows them."""
-    trace = LOCAL.scope.trace
-    cells = {id(v._cell) for v in inputs}
-    return cells | {id(trace.read(v)._cell) for v in inputs} if trace.capturing else cells
 
 
 def _sources(state: State, start: int, wanted: tuple[int, ...], *, exact: bool) -> tuple[tuple[int, tuple[str, int] | None], ...]:

@@ -387,6 +387,13 @@ def root(configuration: Hashable, mode: int) -> State:
     return state
 
 
+def alone(mode: int) -> State:
+    """Return an empty tape of its own, on no trie, for what is recorded once."""
+    state = State(None, mode)
+    state.known = False
+    return state
+
+
 def root_key(configuration: Hashable, mode: int) -> tuple[int, tuple[Any, ...], int]:
     """Return by what :func:`root` finds it; the second is empty where no axes are named."""
     return id(configuration), jaxapi.named_axes(), mode  # equal ones are one object, and slow to hash

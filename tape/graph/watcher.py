@@ -25,6 +25,7 @@ class Watcher:
     # -- who traces -------------------------------------------------------------------------------------------------
 
     capturing: ClassVar[bool] = False  # ops on Variables are evaluated in the trace of a callable
+    pends: ClassVar[bool] = False  # not one by one, but when somebody looks (tape.recording.staging)
     releases: ClassVar[bool] = True  # a sweep may release what it swept
 
     def read(self, variable: Handle, *, flows: bool = True) -> Handle:  # noqa: ARG002
@@ -33,6 +34,13 @@ class Watcher:
 
     def adopt(self, cell: Cell) -> None:
         """Note a cell that is made now, and belongs to the trace."""
+
+    def place(self, part: Any, inputs: Sequence[Any], trace: object) -> Sequence[Any] | None:  # noqa: ARG002
+        """Take a part of a tape that belongs to a JAX transformation, to be written later, and return its results; None: not here."""
+        return None
+
+    def ran(self, segment: Segment, live: Sequence[int]) -> None:
+        """Note that a pending segment of the trace has values now; the cells of its ``live`` slots get them."""
 
     def owns(self, variable: Handle) -> bool:  # noqa: ARG002
         """Tell whether a Variable was made here."""

@@ -157,7 +157,8 @@ class Replay:
                 )
                 raise ReleasedTapeError(msg)
             return FunctionRun(context._function, context._layout, tuple(context._places), step.op.arguments)
-        return differentiable_as_recorded(step, part.state.cut).inline
+        run: Callable[..., Sequence[Any]] = differentiable_as_recorded(step, part.state.cut).kernel.inline
+        return run
 
     def run(self, arrays: Sequence[Any]) -> list[Any]:
         """Compute the outputs."""

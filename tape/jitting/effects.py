@@ -6,11 +6,13 @@ While the step is traced, reading such a Variable gives the traced value of an i
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
+from tape import jaxapi
 from tape.callables.captures import Captures, held, placeholder
 from tape.callables.reach import Stored
 from tape.errors import TapeRuntimeError
@@ -18,9 +20,11 @@ from tape.graph import boundary
 from tape.graph.boxes import Cell
 from tape.graph.kinds import Place, is_scalar
 from tape.graph.lines import user_line
-from tape.graph.segment import Extra, Handle, LeafNode, itself, outside
+from tape.graph.scope import parked
+from tape.graph.segment import NOTHING, Extra, Handle, LeafNode, Segment, itself, outside
 from tape.hooking.handles import take_away
-from tape.jaxapi import Tracer
+from tape.programs.equations import placed
+from tape.programs.traced import Part
 from tape.recording import record
 from tape.recording.record import handle
 from tape.sweeps.seeds import describe
@@ -55,8 +59,8 @@ class Before(NamedTuple):
 class Effects(Captures):
     """One trace of a step."""
 
+    pends = True
     releases = True
-    hidden: ClassVar[dict[str, None]] = {}
 
     def __init__(self, sources: Sequence[Handle], holders: Sequence[Stored]) -> None:
         self.grads = [None if v._extra is None else v._extra.grad for v in sources]
@@ -72,7 +76,9 @@ class Effects(Captures):
         self._hosts: dict[int, tuple[Any, Any]] = {}  # id(stand-in) of a Variable that an op outside produced -> both
         self._nodes: dict[int, LeafNode] = {}
         self._origins: dict[LeafNode, Target] = {}  # of those of such Variables -> what these are outside
+        self.trace: object = None  # JAX's
         self._emptied: list[Cell] = []
+        self._staged: list[Callable[[], Segment | None]] = []  # segments that may be pending
         self._hooked: dict[int, tuple[Any, dict[int, Any], set[int]]] = {}  # by id of the hooks of a Variable: both, and which there were
         self._reached: set[int] = set()
         self._where: dict[int, tuple[str, int] | None] = {}
@@ -82,6 +88,9 @@ class Effects(Captures):
         self.aims: set[tuple[frozenset[int], frozenset[int]]] = set()  # the sources that a sweep reached, and those to end at
         self.waiting: set[int] = set()  # ids of unknown ones that are pending outside: a trace cannot do without their values
 
+    def _scope(self) -> parked:
+        return parked(trace=self, eager=True, staged=self._staged)
+
     # -- what the trace meets ---------------------------------------------------------------------------------------
 
     def read(self, variable: Handle, *, flows: bool = True) -> Handle:  # noqa: ARG002
@@ -89,7 +98,7 @@ class Effects(Captures):
         variable = itself(variable)
         cell = variable._cell
         value = cell[0]
-        if isinstance(value, Tracer) or is_scalar(value):
+        if boundary.is_traced(variable) or is_scalar(value):
             return variable
         key = id(cell)
         if key in self._own:
@@ -116,6 +125,30 @@ class Effects(Captures):
         """Note a cell that was made in this trace, and by which line."""
         super().adopt(cell)
         self._where[id(cell)] = user_line()
+
+    def place(self, part: Part, inputs: Sequence[Any], trace: object) -> Sequence[Any] | None:
+        """Take what belongs to the step itself: a callable of JAX's in it is lowered or differentiated at once."""
+        return placed(part, inputs) if trace is self.trace else None
+
+    @contextlib.contextmanager
+    def tracing(self) -> Iterator[None]:
+        """While JAX traces the step, or its sweep."""
+        outer, self.trace = self.trace, jaxapi.current_trace()
+        try:
+            yield
+        finally:
+            self.trace = outer
+
+    def owns(self, variable: Handle) -> bool:
+        """Tell whether a Variable was made in this trace, be it pending."""
+        return super().owns(variable) or boundary.is_traced(variable)
+
+    def ran(self, segment: Segment, live: Sequence[int]) -> None:
+        """Note cells that get values of the trace, and which lines made them."""
+        wanted = {slot: segment.cells[slot] for slot in live}
+        self._own.update((id(cell), cell) for cell in wanted.values())
+        for step in segment.state.path():
+            self._where.update((id(wanted[slot]), step.where) for slot in step.slots if slot in wanted)
 
     def _unexpected(self, variable: Handle) -> None:
         inside = id(variable._cell) in self._own or (variable._extra is not None and variable._extra.inside is True)
@@ -166,7 +199,7 @@ class Effects(Captures):
 
     def register(self, variable: Handle, hooks: dict[int, Any]) -> None:
         """Note that a hook is about to be registered, and on what."""
-        if id(variable) in self._ours or not (id(variable._cell) in self._own or isinstance(variable._cell[0], Tracer)):
+        if id(variable) in self._ours or not (id(variable._cell) in self._own or boundary.is_traced(variable)):
             self._hooked.setdefault(id(hooks), (variable, hooks, set(hooks)))
 
     def receive(self, variable: Handle) -> None:
@@ -198,7 +231,7 @@ class Effects(Captures):
         self.receive(variable)
         if id(variable) not in self.touched:
             self.touched[id(variable)] = Before.of(variable)
-            if not isinstance(variable._cell[0], Tracer):
+            if not boundary.is_traced(variable):
                 self._unexpected(variable)
         self._look(variable)
         return True
@@ -218,13 +251,13 @@ class Effects(Captures):
         """Note that a Variable's ``.grad`` is looked at."""
         super().read_grad(variable)
         self._look(variable)
-        if not isinstance(variable._cell[0], Tracer):
+        if not boundary.is_traced(variable):
             self._unexpected(variable)
 
     def ask(self, variable: Handle, *, leaf: bool = False) -> None:
         """Note that the trace depends on what a Variable is, or on whether it is a leaf."""
         variable = itself(variable)
-        if not isinstance(variable._cell[0], Tracer):
+        if not boundary.is_traced(variable):
             self._unexpected(variable)
             self.asked[id(variable)] = leaf or self.asked.get(id(variable), False)
 
@@ -237,11 +270,16 @@ class Effects(Captures):
             holder.place.fill(holder.before)
         self.was_read = [self.reads(i) or i in self._reached for i in range(len(self.known))]
         self.looked_at = set(self.looked)
+        for segment in filter(None, [ref() for ref in self._staged]):
+            self.ran(segment, tuple(segment.cells))
+            segment.ran(NOTHING)
         self._emptied = [*self._own.values(), *self._stand_ins.values()]
         for cell in self._emptied:  # traced values end with the trace
             cell[0] = None
         for met in (self._own, self._stand_ins, self._hosts, self._nodes, self._origins, self.touched, self.looked):
             met.clear()
+        if failed:  # those in the frames of its traceback
+            self.escaped()
         hooked = None
         for variable, hooks, known in self._hooked.values():
             for key in [k for k in hooks if k not in known]:

@@ -15,12 +15,14 @@ import jax
 from tape.callables.objects import MISSING, Writable
 from tape.callables.reach import Reach, Stored, spelled
 from tape.errors import LeakedTracerError, ReleasedTapeError, TapeError, TapeTypeError, UnrecordedGradientError
+from tape.graph import boundary
 from tape.graph.kinds import Kind, Place, kind_of, why_unrecorded
 from tape.graph.segment import NOTHING, Handle, LeafNode, Segment, WayBack, itself, made_at, outside
 from tape.graph.trees import flatten, leaves_of
 from tape.graph.trie import RECORD, State
 from tape.jaxapi import Tracer
 from tape.jitting.effects import Effects
+from tape.programs.program import look, run_pending
 from tape.sweeps.plan import behind
 from tape.variables.conversion import as_array
 
@@ -146,12 +148,14 @@ class Outcome:
             return self._handles[id(v)][0]
         extra = v._extra
         grad = -1 if extra is None or extra.grad is None else self._make(extra.grad)
-        traced = self._effects.read(v)
+        if v._segment is not None and v._segment.pending:
+            run_pending(v._segment, "swept elsewhere")  # the sweep of what is returned is a program of its own
+        traced = look(v)
         segment, place, live = self._fate(v)
         number = len(self.made)
         self._handles[id(v)] = (number, v)
         name, assigned = (None, False) if extra is None else (extra.name, extra.assigned)
-        self.made.append(Made(self.value(traced._cell[0]), place, segment, live, name, grad, assigned))
+        self.made.append(Made(self.value(traced), place, segment, live, name, grad, assigned))
         return number
 
     def _fate(self, v: Handle) -> tuple[Segment | None, Place, int]:
@@ -206,7 +210,7 @@ class Outcome:
         extra = None if i is None else self._effects.sources[i]._extra
         if extra is not None and extra.grad is v:
             return (GRADIENT, i)
-        if not isinstance(v._cell[0], Tracer):
+        if not boundary.is_traced(v):
             self._effects._unexpected(v)
         return (MADE, self._make(v))
 

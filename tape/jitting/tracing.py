@@ -23,7 +23,7 @@ from tape.jitting.effects import Effects
 from tape.jitting.outcome import GRADIENT, SAME, KeptArray, Outcome, kept_in, stand_in
 from tape.ops.kernel import Kernel
 from tape.ops.pullback import pullback
-from tape.programs.equations import with_loops
+from tape.programs.equations import ops_of, written
 from tape.programs.program import look
 from tape.recording import record
 from tape.sweeps.sweep import Sweep
@@ -87,15 +87,15 @@ class TracedStep:
         count, arrays = len(effects.sources), len(jaxpr.jaxpr.invars) - len(effects.known)
         positions = [*range(arrays), *[arrays + i for i, read in enumerate(effects.was_read) if read]]
         self.name = name
-        self.ops = [eqn.primitive.name for eqn in jaxpr.eqns]  # as recorded, before some are loops
+        self.ops = ops_of(jaxpr)
         # Of the arrays among the arguments, then what it reads of the sources; its results are those of ``outcome``.
-        self.jaxpr = with_loops(jaxapi.restrict(jaxpr, positions), final=pull is None)
+        self.jaxpr = written(jaxapi.restrict(jaxpr, positions), final=pull is None)
         self.outcome = outcome
         self.kernel: StepKernel | None = None  # the op that is recorded where gradients flow through the step
         if pull is not None:
             read = [(kind, positions.index(x) if kind == "input" else x) for kind, x in pull.read]
             reached = [positions.index(arrays + i) for i in pull.reached]
-            pull = pull._replace(jaxpr=with_loops(pull.jaxpr, final=False), read=read, reached=reached)
+            pull = pull._replace(jaxpr=written(pull.jaxpr, final=False), read=read, reached=reached)
             self.kernel = StepKernel(name, self.jaxpr, len(outcome.values), pull)
         # The Variables among the arguments, then those that it captured; later only those that nothing leads to.
         self.sources: list[Any] = effects.sources
@@ -178,7 +178,7 @@ def _trace(
 
     def run(*arrays: Any) -> list[Any]:
         nonlocal outcome, pull
-        with effects:
+        with effects, effects.tracing():
             effects.begin(arrays[len(avals) :])
             for k, source in zip(kept, effects.sources[len(effects.sources) - len(kept) :], strict=True):
                 stand_in(k, effects.read(source)._cell[0])
@@ -209,7 +209,7 @@ def _sweep(effects: Effects, outcome: Outcome, inputs: Sequence[Any], results: l
 
     def pull(*seeds: Any) -> list[Any]:
         nonlocal reached, hooked
-        with effects.part():
+        with effects.part(), effects.tracing():
             sweep = Sweep(wanted, (), create_graph=False)
             sweep.run(outcome.live, [record.leaf(s) for s in seeds], leaf_hooks=False)
             gradients = {t: g for t, g in sweep.gradients.items() if t in wanted}  # others retain theirs, in the trace

@@ -11,7 +11,19 @@ from jax import lax
 
 from tape.graph.kinds import cotangent_aval
 from tape.graph.wengert import Constant, Source, WengertList
-from tape.jaxapi import ClosedJaxpr, DropVar, JaxprEqn, Literal, ShapedArray, Var, assembled, call, names, no_origin, trace
+from tape.jaxapi import (
+    ClosedJaxpr,
+    DropVar,
+    JaxprEqn,
+    Literal,
+    ShapedArray,
+    Var,
+    assembled,
+    call,
+    names,
+    no_origin,
+    trace,
+)
 from tape.ops.linear import Equation
 from tape.rules import parameters
 from tape.rules.cotangents import zeros
@@ -38,8 +50,7 @@ class JaxprBuilder:
     def constant(self, value: object, aval: ShapedArray) -> Atom:
         """Return what stands for a number or array in an equation."""
         if is_number(value):
-            number = np.asarray(value, aval.dtype)  # of the dtypes that are not NumPy's, JAX lowers arrays only
-            return Literal(number[()] if aval.dtype.isbuiltin == 1 else number, aval)
+            return literal(value, aval)
         return self._constants.setdefault(id(value), (Var(aval), value))[0]
 
     def copy(self, listed: WengertList[Equation], atoms: dict[Source, Any]) -> None:
@@ -158,6 +169,12 @@ def _sum(aval: ShapedArray) -> ClosedJaxpr:
 
 
 _NUMBERS = (bool, int, float, complex, np.generic)
+
+
+def literal(number: object, aval: ShapedArray) -> Literal:
+    """Return what stands for a number in an equation itself."""
+    array = np.asarray(number, aval.dtype)  # of the dtypes that are not NumPy's, JAX lowers arrays only
+    return Literal(array[()] if aval.dtype.isbuiltin == 1 else array, aval)
 
 
 def is_number(value: object) -> bool:

@@ -1,8 +1,8 @@
-"""Equations of a jaxpr as entries: where they repeat, as those of a Python loop in a step of ``tape.jit`` do, they are a loop of XLA's."""
+"""Steps of ``tape.jit`` as one list: parts of the tape, and equations that JAX traced between; what repeats in it is a loop of XLA's."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -10,42 +10,77 @@ import numpy as np
 
 from tape import jaxapi
 from tape.jaxapi import ClosedJaxpr, JaxprEqn, Literal, ShapedArray, Var
-from tape.ops.building import number_key
+from tape.ops.building import JaxprBuilder, number_key
 from tape.ops.kernel import Kernel
-from tape.programs.costs import Costs
-from tape.programs.loops import Flow, Loop, Outside, find
-from tape.programs.rolling import FEW, chosen
+from tape.programs.loops import Flow, Loop, Outside
+from tape.programs.rolling import FEW, chosen_inside, equations
 from tape.programs.scans import Writing, fitted
-
-# Seconds to compile: a kernel that is like no other, and an equation where there are others like it, whose kernel XLA has.
-_KERNEL, _AGAIN = 0.011, 0.001
-LEAST = 0.3  # seconds that loops must save
+from tape.programs.traced import Part
 
 _SLICE, _FROM = jaxapi.primitive("slice"), jaxapi.primitive("dynamic_slice")
 _DERIVED = [jaxapi.primitive("custom_jvp_call"), jaxapi.primitive("custom_vjp_call")]
 _INT32 = np.dtype(np.int32)
 
 
-def with_loops(closed: ClosedJaxpr, *, final: bool) -> ClosedJaxpr:
-    """Return a jaxpr that computes the same with loops for what repeats; itself where nothing does, or where it compiles soon as it is.
+def placed(part: Part, inputs: Sequence[Any]) -> Sequence[Any]:
+    """Take a part of the tape into the step that JAX is tracing, as one equation for now; return its results."""
+    results: Sequence[Any] = _PART.bind(*inputs, part=part)
+    return results
+
+
+_PART = jaxapi.Primitive("part")
+_PART.multiple_results = True
+_PART.def_abstract_eval(lambda *_, part: [part.aval(slot) for slot in part.keep])
+
+
+def ops_of(closed: ClosedJaxpr) -> list[str]:
+    """Return the names of what a step was recorded as: the tape's ops, and primitives of what JAX traced between."""
+    return [
+        name
+        for eqn in closed.jaxpr.eqns
+        for name in ([e.kernel.name for e in eqn.params["part"].recorded] if eqn.primitive is _PART else [eqn.primitive.name])
+    ]
+
+
+def written(closed: ClosedJaxpr, *, final: bool) -> ClosedJaxpr:
+    """Return what a step was traced to with its parts written, and with loops for what repeats, unless it compiles soon without.
 
     A ``final`` one is not differentiated any more, so that derivatives of its parts' own go.
     """
+    parts = [eqn.params["part"] for eqn in closed.jaxpr.eqns if eqn.primitive is _PART]
+    size = len(closed.jaxpr.eqns) - len(parts) + sum(equations(part.recorded) for part in parts)
+    if size >= FEW and not any(eqn.effects for eqn in closed.jaxpr.eqns) and jax.sharding.get_abstract_mesh().empty:
+        with_loops = _with_loops(closed, final=final)
+        if with_loops is not None:
+            return with_loops
+    return _straight(closed, final=final) if parts else closed
+
+
+def _straight(closed: ClosedJaxpr, *, final: bool) -> ClosedJaxpr:
+    """Return the same with the equations of its parts."""
+
+    def instead(eqn: JaxprEqn) -> ClosedJaxpr | None:
+        if eqn.primitive is not _PART:
+            return None
+        part, outputs = eqn.params["part"].joined(final=final)
+        return part.closed(outputs)  # type: ignore[no-any-return]
+
+    into = JaxprBuilder()
+    return into.closed(into.inline(closed, [into.input(v.aval) for v in closed.jaxpr.invars], instead=instead))
+
+
+def _with_loops(closed: ClosedJaxpr, *, final: bool) -> ClosedJaxpr | None:
+    """Return a jaxpr that computes the same with loops; None where there are none that are worth it."""
     jaxpr = closed.jaxpr
-    if len(jaxpr.eqns) < FEW or any(eqn.effects for eqn in jaxpr.eqns) or not jax.sharding.get_abstract_mesh().empty:
-        return closed
     listing = _Listing(final=final)
     inputs = [listing.slot(v) for v in jaxpr.invars]
     listing.add(closed, None)
     entries, avals = listing.entries, listing.avals
     flow = Flow(entries, [listing.slot(v) for v in jaxpr.outvars])
     numbers = {slot: value for slot, value in listing.values.items() if avals[slot].shape == () and not isinstance(value, jax.Array)}
-    found = find(flow)
-    if _saved(flow, found, numbers) < LEAST:
-        return closed
-    loops, _ = chosen(flow, found, dict.fromkeys(numbers, 0), calls=False, waits=True)
+    loops = chosen_inside(flow, list(numbers))
     if not loops:
-        return closed
+        return None
 
     def run(*arrays: Any) -> list[Any]:
         writing = Writing(flow, {**listing.values, **dict(zip(inputs, arrays, strict=True))})
@@ -61,15 +96,6 @@ def with_loops(closed: ClosedJaxpr, *, final: bool) -> ClosedJaxpr:
     return jaxapi.trace(run, *[v.aval for v in jaxpr.invars])[0]
 
 
-def _saved(flow: Flow, loops: Sequence[Loop], numbers: Collection[int]) -> float:
-    """Return the seconds of compilation that loops save: those of their turns, but for the rows that are taken out of what they give."""
-    seconds, costs = 0.0, Costs(flow, loops, ())
-    for loop in loops:
-        others = sum(any(isinstance(s, Outside) and len(s.slots) > 1 and s.slots[0] in numbers for s in sources) for sources in loop.reads)
-        seconds += (loop.count - 1) * (others * _KERNEL + (loop.period - others) * _AGAIN) - costs.taken_out(loop) * _KERNEL
-    return seconds
-
-
 def _read_in_turn(loops: Sequence[Loop]) -> Iterator[int]:
     for loop in loops:
         for sources in loop.reads:
@@ -79,13 +105,13 @@ def _read_in_turn(loops: Sequence[Loop]) -> Iterator[int]:
 
 
 class _Entry(NamedTuple):
-    """An equation as an entry; its kernel bears the name under which it was traced."""
+    """An entry of a part, or an equation as one, whose kernel bears the name under which it was traced."""
 
     kernel: Any
     inputs: tuple[int, ...]
     slots: tuple[int, ...]
-    op: None = None
-    where: None = None
+    op: Any = None
+    where: tuple[str, int] | None = None
 
 
 class _Listing:
@@ -104,14 +130,14 @@ class _Listing:
         key = number_key(atom) if isinstance(atom, Literal) else atom
         slot = self._slots.get(key)
         if slot is None:
-            slot = self._slots[key] = self._new(atom)
+            slot = self._slots[key] = self._add(atom.aval)
             if isinstance(atom, Literal):
                 self.values[slot] = atom.val
         return slot
 
-    def _new(self, atom: Any) -> int:
+    def _add(self, aval: Any) -> int:
         slot = len(self.avals)
-        self.avals[slot] = atom.aval
+        self.avals[slot] = aval
         return slot
 
     def add(self, closed: ClosedJaxpr, names: Any) -> None:
@@ -121,7 +147,9 @@ class _Listing:
         for eqn in closed.jaxpr.eqns:
             info: Any = eqn.source_info
             stack = info.name_stack if names is None else names + info.name_stack
-            if self._final and eqn.primitive in _DERIVED:  # each time it is another call, though of the same
+            if eqn.primitive is _PART:
+                self._take(eqn.params["part"], eqn)
+            elif self._final and eqn.primitive in _DERIVED:  # each time it is another call, though of the same
                 called = jaxapi.closed(eqn.params["call_jaxpr"])
                 self._slots.update(zip(called.jaxpr.invars, map(self.slot, eqn.invars), strict=True))
                 self.add(called, stack)
@@ -129,9 +157,18 @@ class _Listing:
             else:
                 self._enter(_where_known(eqn), stack)
 
+    def _take(self, part: Part, eqn: JaxprEqn) -> None:
+        slots = dict(zip(part.inputs, map(self.slot, eqn.invars), strict=True))
+        slots.update((slot, self.slot(number)) for slot, number in part.numbers.items())
+        for entry in part.entries(final=self._final):
+            given = tuple(map(self._add, entry.kernel.out_avals))
+            self.entries.append(_Entry(entry.kernel, tuple([slots[s] for s in entry.inputs]), given, entry.op, entry.where))
+            slots.update(zip(entry.slots, given, strict=True))
+        self._slots.update(zip(eqn.outvars, [slots[s] for s in part.keep], strict=True))
+
     def _enter(self, eqn: JaxprEqn, stack: Any) -> None:
         read = tuple(map(self.slot, eqn.invars))
-        given = [self._new(v) for v in eqn.outvars]  # another one where a jaxpr is called twice
+        given = [self._add(v.aval) for v in eqn.outvars]  # another one where a jaxpr is called twice
         self._slots.update(zip(eqn.outvars, given, strict=True))
         key: Hashable = (eqn.primitive, tuple([v.aval for v in eqn.invars]), tuple(eqn.params.items()), eqn.ctx, str(stack))
         try:

@@ -70,11 +70,6 @@ class Loop:
         """The number of the first entry behind it."""
         return self.start + self.period * self.count
 
-    @property
-    def saved(self) -> int:
-        """How many entries fewer there are where its turns count once."""
-        return self.period * (self.count - 1)
-
 
 class Flow:
     """Who makes and who reads which slot in a list of entries."""

@@ -14,7 +14,6 @@ import jax
 from tape.bounded import Bounded
 from tape.graph.trie import Step
 from tape.ops.building import JaxprBuilder
-from tape.ops.kernel import Kernel
 
 # What was named, so that the parts of a program can be told apart again: the op and the line.
 _NAMES: Bounded[tuple[str, tuple[str, int] | None], str] = Bounded("names of entries", 1 << 13)
@@ -62,7 +61,6 @@ def inline(
     return named
 
 
-def copy(entry: Step, into: JaxprBuilder, atoms: dict[int, Any], kernel: Kernel | None = None) -> None:
-    """Add an entry's kernel, or another one, to a jaxpr under its name; ``atoms`` holds what it reads, and gets the results."""
-    jaxpr = (entry.kernel if kernel is None else kernel).jaxpr
-    atoms.update(zip(entry.slots, into.inline(jaxpr, [atoms[s] for s in entry.inputs], name=name_of(entry)), strict=True))
+def copy(entry: Step, into: JaxprBuilder, atoms: dict[int, Any]) -> None:
+    """Add an entry's kernel to a jaxpr under its name; ``atoms`` holds what it reads, and gets the results."""
+    atoms.update(zip(entry.slots, into.inline(entry.kernel.jaxpr, [atoms[s] for s in entry.inputs], name=name_of(entry)), strict=True))

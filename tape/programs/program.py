@@ -84,7 +84,8 @@ def _run(segment: Segment, reason: str) -> None:
     if segment.hooks:  # as if held: what is computed again has no hooks
         live = tuple(slot for slot in cells if slot in live or segment.hooks.get(slot))
     packs = segment.packing is not None
-    word = "whole" if LOCAL.scope.reproducible else "program"
+    inside = segment.trace is not None and reason != "swept elsewhere"
+    word = "inside" if inside else "whole" if LOCAL.scope.reproducible else "program"
     key = (word, live, segment.released, packs)
     program = state.known_of(key) or state.cached(key, lambda: _program(state, live, segment.released, packs, word))
     results: Sequence[Any] = ()
@@ -94,6 +95,7 @@ def _run(segment: Segment, reason: str) -> None:
         program.site = flushed(reason, program.site)
         if segment.trace is not None:
             results = traced.run(segment, program.keep)
+            LOCAL.scope.trace.ran(segment, live)
         else:
             leaves = gathered(segment.leaves)
             if segment.run is not None:  # garbage was collected above, and a finalizer has looked
@@ -193,7 +195,8 @@ def _program(state: State, live: tuple[int, ...], released: frozenset[int], pack
     STATS.programs += 1
     kinds = [state.table[slot].kind for slot in live]
     # What comes back will be compiled; what never does is interpreted, and a reproducible program is the same from its first meeting on.
-    kept = residuals(state, live, released, packs=packs, few=state.known and not packs and word != "whole")
+    few = None if word == "inside" else state.known and not packs and word == "program"
+    kept = residuals(state, live, released, packs=packs, few=few)
     roots = sum(kind.requires_grad and slot not in state.cut for slot, kind in zip(live, kinds, strict=True))
     return Program(state, _ordered(live, kinds), kept, roots, whole=word == "whole", packs=packs)
 

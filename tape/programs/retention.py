@@ -79,10 +79,11 @@ class Kept(NamedTuple):
     deferral: Any = None  # what has gradients that Variables hold wait until somebody looks (tape.programs.deferral)
 
 
-def residuals(state: State, live: tuple[int, ...], released: frozenset[int], *, packs: bool = False, few: bool = False) -> Kept:
+def residuals(state: State, live: tuple[int, ...], released: frozenset[int], *, packs: bool = False, few: bool | None = False) -> Kept:
     """Work out what a sweep reads; where that is packed, what Variables hold does not stand in for it.
 
-    Where it is to be ``few``, the forward and the sweep are two programs, between which each value costs more than in interpretation.
+    Where it is to be ``few``, the forward and the sweep are two programs, between which each value costs more than in interpretation;
+    where that is None, they are parts of one, and nothing is computed again.
     """
     passed, _ = _passed(state, live, released)
     if not passed:
@@ -97,8 +98,8 @@ def residuals(state: State, live: tuple[int, ...], released: frozenset[int], *, 
         kernel: Any = entry.kernel
         return kernel.cheap or (kernel.picks and _of_leaves(entry, state, parts))
 
-    needed, saved = _chosen(state, passed, kept, cheap)
-    if len(saved) > MANY and 2 * state.length.size < state.depth:  # most entries are turns of loops
+    needed, saved = _chosen(state, passed, kept, cheap if few is not None else lambda _: False)
+    if few is not None and len(saved) > MANY and 2 * state.length.size < state.depth:  # most entries are turns of loops
         needed, saved = _chosen(state, passed, kept, lambda entry: not entry.kernel.jaxpr.effects)
     elif few and len(saved) > FEW:
         needed, saved = _chosen(state, passed, kept, lambda entry: entry.kernel.brief or cheap(entry))

@@ -5,7 +5,7 @@ Which loops become such ones, which are called turn by turn (:mod:`tape.programs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,10 +25,13 @@ MANY = 600  # entries,
 LONG = 1.5  # or seconds to compile them; what is shorter than both is written out, and XLA fuses across turns,
 FEW = 100  # unless it would compute the same over and over for that
 UNROLLED = 2000  # entries outside of loops, beyond which each loop becomes one whatever it costs,
-_EQUATIONS = 4  # and for each of them so many of a jaxpr, where the loop is one over layers
+_EQUATIONS = 4  # of a jaxpr, for each entry where the loop is one over layers
 _SHARE = 0.6  # of a turn that a loop of XLA's may cost besides,
 _RUNS = 5_000  # or so many runs until what it costs besides comes to what it takes longer to compile its turns
 _LONG = 8  # times as long as its call is a turn that is called
+# Seconds to compile an equation that is like no other, and one where there are others like it, whose kernel XLA has;
+_KERNEL, _AGAIN = 0.011, 0.001
+LEAST = 0.3  # and those that loops must save where the user waits
 
 
 class Rolled:
@@ -83,7 +86,8 @@ def rolled(entries: Sequence[Step], slots: Sequence[int], keep: Sequence[int], l
     if len(entries) < FEW:
         return None
     flow = Flow(entries, keep)
-    scans, called = chosen(flow, find(flow), dict(zip(slots, leaves, strict=True)))
+    numbers = [slot for slot, leaf in zip(slots, leaves, strict=True) if is_scalar(leaf)]
+    scans, called = _chosen(flow, find(flow), numbers, together=all(map(on_one_device, leaves)))
     if not called:
         return Calls([Rolled(flow, scans, slots, leaves).call(slots)], slots, keep, flow) if scans else None
     parts: list[Call] = []
@@ -111,10 +115,10 @@ def rolled(entries: Sequence[Step], slots: Sequence[int], keep: Sequence[int], l
 
 def rolled_inside(entries: Sequence[Step], slots: Sequence[int], keep: Sequence[int], leaves: Sequence[Any]) -> Rolled | None:
     """Return what :func:`rolled` does for values of a JAX transformation, in which it is ``called``; None where nothing is a loop."""
-    if len(entries) < FEW:
+    if equations(entries) < FEW:
         return None
     flow = Flow(entries, keep)
-    scans, _ = chosen(flow, find(flow), dict(zip(slots, leaves, strict=True)), calls=False)
+    scans = chosen_inside(flow, [slot for slot, leaf in zip(slots, leaves, strict=True) if is_scalar(leaf)])
     return Rolled(flow, scans, slots, leaves) if scans else None
 
 
@@ -130,16 +134,37 @@ def written(entries: Sequence[Step]) -> list[Step]:
     return kept
 
 
-def chosen(
-    flow: Flow, loops: Sequence[Loop], leaves: dict[int, Any], *, calls: bool = True, waits: bool = False
+def chosen_inside(flow: Flow, numbers: Sequence[int]) -> list[Loop]:
+    """Return the loops that become XLA's in a program for which the user waits: none where they save little; ``numbers`` are slots."""
+    loops = find(flow)
+    return _chosen(flow, loops, numbers, together=False, waits=True)[0] if _saved(flow, loops, numbers) >= LEAST else []
+
+
+def _saved(flow: Flow, loops: Sequence[Loop], numbers: Sequence[int]) -> float:
+    """Return the seconds of compilation that loops save: those of their turns, but for the rows that are taken out of what they give."""
+    seconds, costs, known = 0.0, Costs(flow, loops, ()), set(numbers)
+    for loop in loops:
+        count = equations(flow.entries[loop.start : loop.start + loop.period])
+        others = sum(any(isinstance(s, Outside) and len(s.slots) > 1 and s.slots[0] in known for s in sources) for sources in loop.reads)
+        seconds += (loop.count - 1) * (others * _KERNEL + (count - others) * _AGAIN) - costs.taken_out(loop) * _KERNEL
+    return seconds
+
+
+def equations(entries: Sequence[Step]) -> int:
+    """Return how many equations some entries have."""
+    return sum([len(entry.kernel.jaxpr.eqns) for entry in entries])
+
+
+def _chosen(
+    flow: Flow, loops: Sequence[Loop], numbers: Sequence[int], *, together: bool, waits: bool = False
 ) -> tuple[list[Loop], list[Loop]]:
     """Return the loops that become XLA's, and those whose turns are called; ``waits``: the user does until it is compiled."""
-    costs = Costs(flow, loops, [slot for slot, leaf in leaves.items() if is_scalar(leaf)])
-    together = calls and all(on_one_device(leaf) for leaf in leaves.values())
+    costs = Costs(flow, loops, numbers)
+    size: Callable[[Sequence[Step]], int] = equations if waits else len
     many = waits or _is_long(flow.entries)
     free = 2 * TURN if waits else TURN
     scans, called, left = [], [], []
-    layers = over_layers(flow, loops) if many and len(flow.entries) <= (_EQUATIONS if waits else 1) * UNROLLED else ()
+    layers = over_layers(flow, loops) if many and size(flow.entries) <= (_EQUATIONS if waits else 1) * UNROLLED else ()
     if any(branches(flow.entries[loop.start : loop.end], loop, lambda kernel: kernel.passes) for loop in layers):
         layers = ()  # 24 layers with gates and a sum of three took 10 s to compile
     for loop in loops:
@@ -154,11 +179,12 @@ def chosen(
         else:
             left.append(loop)
     _join(flow, scans, left)
-    size = len(flow.entries) - sum(loop.saved for loop in (*scans, *called))
-    for loop in sorted(left, key=lambda loop: -loop.saved):
-        if size > UNROLLED and loop not in layers:
+    saved = {loop.start: size(flow.entries[loop.start : loop.end - loop.period]) for loop in loops}
+    outside = size(flow.entries) - sum(saved[loop.start] for loop in (*scans, *called))
+    for loop in sorted(left, key=lambda loop: -saved[loop.start]):
+        if outside > UNROLLED and loop not in layers:
             scans.append(loop)
-            size -= loop.saved
+            outside -= saved[loop.start]
     return sorted(scans, key=lambda loop: loop.start), called
 
 

@@ -60,7 +60,7 @@ class log_compiles(Mode):  # noqa: N801 - a context manager, named as in JAX
         >>> double = tape.jit(lambda x: x * 2)
         >>> with tape.log_compiles():
         ...     y = double(tape.constant([1.0, 2.0]))  # doctest: +ELLIPSIS
-        compiled a step of 1 op (mul), ... s; first call
+        compiled a step of 1 op (multiply), ... s; first call
         >>> logging.getLogger("tape.compiles").removeHandler(said)
 
     """

@@ -11,8 +11,9 @@ import jax
 from tape import jaxapi
 from tape.configuration import applying
 from tape.graph.kinds import is_scalar
+from tape.graph.scope import LOCAL
 from tape.graph.segment import Segment
-from tape.graph.trie import CONSTANT, Step
+from tape.graph.trie import CONSTANT, State, Step
 from tape.ops import building
 from tape.ops.kernel import Kernel
 from tape.programs.interpretation import evaluate, needed_entries
@@ -28,9 +29,11 @@ def run(segment: Segment, keep: tuple[int, ...]) -> Sequence[Any]:
     inside = contextlib.nullcontext() if segment.trace is None else jaxapi.within(segment.trace)
     with applying(segment.configuration), inside:
         if jaxapi.makes_jaxpr(segment.trace):
-            table = segment.state.table
-            return _merged(entries, {s: (v, table[s].kind.aval) for s, v in values.items()}, keep, segment.state.cut)
-        return evaluate(entries, values, keep, lambda step: inline(step, differentiable_as_recorded(step, segment.state.cut).inline))
+            alone = jax.sharding.get_abstract_mesh().empty  # otherwise types say where values are, which is seen only as JAX goes
+            part = Part(entries, segment.state, values, keep)
+            results = LOCAL.scope.trace.place(part, [values[slot] for slot in part.inputs], segment.trace) if alone else None
+            return part.called(values, loops=alone) if results is None else results
+        return evaluate([differentiable_as_recorded(e, segment.state.cut) for e in entries], values, keep, inline)
 
 
 def run_again(cut: Segment) -> None:
@@ -56,31 +59,48 @@ def _is_traced(cell: object) -> bool:
     return cell.__class__ is list and isinstance(cell[0], jaxapi.Tracer)
 
 
-def differentiable_as_recorded(step: Step, cut: frozenset[int]) -> Kernel:
-    """Return an entry's kernel; recorded under ``no_grad`` or cut from its past, JAX may not differentiate it either."""
+def differentiable_as_recorded(step: Step, cut: frozenset[int]) -> Step:
+    """Return an entry; where it was recorded under ``no_grad`` or cut from its past, as one that JAX does not differentiate either."""
     kernel: Kernel = step.kernel
     if step.mode == CONSTANT:
-        return kernel.stopped()
-    return kernel if cut.isdisjoint(step.slots) else kernel.stopped(frozenset([i for i, s in enumerate(step.slots) if s in cut]))
+        kernel = kernel.stopped()
+    elif not cut.isdisjoint(step.slots):
+        kernel = kernel.stopped(frozenset([i for i, s in enumerate(step.slots) if s in cut]))
+    return step if kernel is step.kernel else Step(kernel, step.inputs, step.slots, step.where, step.depth)
 
 
-def _merged(entries: Sequence[Step], leaves: dict[int, tuple[Any, Any]], keep: Sequence[int], cut: frozenset[int]) -> Sequence[Any]:
-    """Put the jaxprs of entries together into one, and call it on ``leaves``: values, with their shapes and dtypes."""
-    # What a loop carries must have one type; on a mesh, types say where values are, which is seen only as JAX goes through the turns.
-    if jax.sharding.get_abstract_mesh().empty and all(differentiable_as_recorded(step, cut) is step.kernel for step in entries):
-        values = [value for value, _ in leaves.values()]
-        loops = rolled_inside(entries, list(leaves), keep, values)
-        if loops is not None:
-            return loops.called("tape", values)
-    joined = building.JaxprBuilder()
-    atoms: dict[int, Any] = {}
-    inputs = []
-    for slot, (value, aval) in leaves.items():
-        if is_scalar(value):
-            atoms[slot] = joined.constant(value, aval)
-        else:
-            atoms[slot] = joined.input(aval)
-            inputs.append(value)
-    for step in entries:
-        copy(step, joined, atoms, differentiable_as_recorded(step, cut))
-    return joined.call("tape", [atoms[s] for s in keep], inputs)
+class Part:
+    """Entries of a segment between its leaves (``values`` by slot, which it does not keep) and the slots to ``keep``, as one jaxpr."""
+
+    def __init__(self, entries: Sequence[Step], state: State, values: dict[int, Any], keep: Sequence[int]) -> None:
+        self.recorded = entries
+        self.keep = keep
+        self._cut = state.cut
+        self._table = state.table
+        self.inputs = [slot for slot, value in values.items() if not is_scalar(value)]
+        self.numbers = {slot: building.literal(value, self.aval(slot)) for slot, value in values.items() if is_scalar(value)}
+
+    def aval(self, slot: int) -> Any:
+        """Return the shape and dtype of a slot."""
+        return self._table[slot].kind.aval
+
+    def entries(self, *, final: bool = False) -> Sequence[Step]:
+        """Return the entries; those of a ``final`` program are not differentiated any more."""
+        return self.recorded if final else [differentiable_as_recorded(entry, self._cut) for entry in self.recorded]
+
+    def joined(self, *, final: bool = False) -> tuple[building.JaxprBuilder, list[Any]]:
+        """Return one jaxpr of all, as it is being built, and what stands for its results in it."""
+        into = building.JaxprBuilder()
+        atoms: dict[int, Any] = {slot: into.input(self.aval(slot)) for slot in self.inputs}
+        atoms.update(self.numbers)
+        for entry in self.entries(final=final):
+            copy(entry, into, atoms)
+        return into, [atoms[slot] for slot in self.keep]
+
+    def called(self, values: dict[int, Any], *, loops: bool) -> Sequence[Any]:
+        """Call it in the JAX transformation that is running, with ``loops`` for what repeats."""
+        rolled = rolled_inside(self.entries(), list(values), self.keep, list(values.values())) if loops else None
+        if rolled is not None:
+            return rolled.called("tape", list(values.values()))
+        into, outputs = self.joined()
+        return into.call("tape", outputs, [values[slot] for slot in self.inputs])

@@ -99,7 +99,7 @@ def _record(op: Any, inputs: Sequence[Handle]) -> Any:
         if watched():
             return (scope.notes or scope.observer).record(op, inputs)
         if scope.eager:
-            return record_at_once(op, inputs)
+            return record_staged(op, inputs) if scope.trace.pends else record_at_once(op, inputs)
         if scope.staged and any(v._segment is not None and v._segment.trace is not None for v in inputs):
             return record_staged(op, inputs)
         segment = current()

@@ -20,9 +20,9 @@ from tape.graph.constants import handle
 from tape.graph.kinds import MadePlace, is_scalar
 from tape.graph.lines import user_line
 from tape.graph.meters import METERS, measured
-from tape.graph.scope import LOCAL
+from tape.graph.scope import LOCAL, Scope
 from tape.graph.segment import Handle, Run, Segment, SegmentClosedError, extra_of, made_at
-from tape.graph.trie import CONSTANT
+from tape.graph.trie import CONSTANT, alone
 from tape.graph.watcher import NOBODY
 from tape.graph.wengert import needed
 from tape.programs.failures import failed_entry
@@ -36,12 +36,7 @@ def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
     """Record one entry as a segment of its own and run it now: eager mode, and inputs that are JAX tracers."""
     scope = LOCAL.scope
     segment = Segment(scope.mode)
-    slots = []
-    for v in inputs:
-        inner = scope.trace.read(v)
-        if inner is not v:
-            scope.forward.stand(v._cell, inner._cell)
-        slots.append(entering.place_in(segment, inner))
+    slots = [entering.place_in(segment, _known(scope, v)) for v in inputs]
     segment.state = child = following(segment, op, slots)
     operands = [segment.leaves[s][0] for s in slots]  # leaves have the first slots
     kernel = child.kernel
@@ -83,10 +78,20 @@ def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
     return variables[0] if kernel.single else jax.tree.unflatten(kernel.tree, variables[: kernel.visible])
 
 
+def _known(scope: Scope, variable: Handle) -> Handle:
+    """Return a Variable as whoever traces knows it."""
+    inner = scope.trace.read(variable)
+    if inner is not variable:
+        scope.forward.stand(variable._cell, inner._cell)
+    return inner
+
+
 def current() -> Segment | None:
     """Return the pending segment of the JAX transformation that is running; None where ops on its values run at once."""
     scope = LOCAL.scope
-    if scope.eager or scope.trace is not NOBODY or not jaxapi.in_trace():
+    if (scope.eager or scope.trace is not NOBODY) and not scope.trace.pends:
+        return None
+    if not jaxapi.in_trace():
         return None
     trace = jaxapi.current_trace()
     waiting = [ref for ref in scope.staged if (s := ref()) is not None and s.pending]
@@ -98,6 +103,8 @@ def current() -> Segment | None:
             return segment
     segment = Segment(scope.mode)
     segment.trace = trace
+    if scope.trace.pends:  # so that its lines are those of this time
+        segment.state = alone(scope.mode)
     scope.staged[:] = [*waiting, weakref.ref(segment)]
     return segment
 
@@ -109,12 +116,14 @@ def recording(segment: Segment) -> bool:
 
 def record_staged(op: Any, inputs: Sequence[Handle]) -> Any:
     """Record one entry on values of the running JAX transformation; as :func:`tape.recording.record.record`."""
+    scope = LOCAL.scope
     while True:
         segment = current()
         if segment is None:
             return record_at_once(op, inputs)
+        known = inputs if scope.trace is NOBODY else [_known(scope, v) for v in inputs]
         try:
-            slots = [place_in(segment, v) for v in inputs]
+            slots = [place_in(segment, v) for v in known]
             break
         except SegmentClosedError:
             continue

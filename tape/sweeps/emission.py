@@ -125,7 +125,7 @@ def emit(
             return again  # type: ignore[no-any-return]
     sources = None if plan.pending else _sources(plan, segment, state)
     target, slots = segment, None
-    if plan.straight and not LOCAL.scope.eager and all(seed is not None for seed in seeds):
+    if plan.straight and (not LOCAL.scope.eager or LOCAL.scope.trace.pends) and all(seed is not None for seed in seeds):
         target, slots = _entered(plan, segment, state, sources, seeds)
     if slots is not None:
         start = target.state

@@ -391,7 +391,7 @@ def test_it_is_seen_without_setting_anything_up(tmp_path):
         "import tape\nf = tape.jit(lambda x: x * 2)\nx = tape.constant([1.0])\nwith tape.log_compiles():\n    f(x)\n"  # line 5
     )
     done = subprocess.run([sys.executable, "run.py"], cwd=tmp_path, env=_environment(), capture_output=True, text=True, check=True)
-    assert "run.py:5: compiled a step of 1 op (mul), " in done.stderr
+    assert "run.py:5: compiled a step of 1 op (multiply), " in done.stderr
     env = {**_environment(), "TAPE_LOG_COMPILES": "1"}
     (tmp_path / "run.py").write_text("import tape\ntape.jit(lambda x: x * 2)(tape.constant([1.0]))\n")
     done = subprocess.run([sys.executable, "run.py"], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)

@@ -1487,6 +1487,33 @@ def test_a_variable_that_escapes_is_named_when_it_is_used():
             use(kept[0])
 
 
+def test_a_variable_of_a_trace_that_failed_says_so():
+    kept = []
+
+    class Keeper:
+        @staticmethod
+        def keep(v):
+            kept.append(v)
+
+    @tape.jit
+    def f(x):
+        y = tnp.sin(x) * 2
+        Keeper.keep(y)
+        if look:
+            Keeper.keep(jnp.cos(y.value))
+        msg = "spoilt"
+        raise OSError(msg)
+
+    for looks in (False, True):
+        look = looks
+        with pytest.raises(OSError, match="spoilt"):
+            f(X)
+        with pytest.raises(LeakedTracerError, match=r"shape \(3,\).*made at .*test_jit.py"):
+            kept[0] + 1
+        kept.clear()
+        f.clear_cache()
+
+
 def test_a_list_outside_takes_no_traced_variable():
     losses = []
 

@@ -1,5 +1,7 @@
 """Loops in jaxprs: what repeats in a step of ``tape.jit`` is a loop of its program."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ from jax import lax
 import tape
 import tape.numpy as tnp
 from tape import jaxapi
-from tape.programs.equations import with_loops
+from tape.programs.equations import written
 from tests.agreement import close
 
 X = np.linspace(-1.0, 1.0, 4, dtype=np.float32)
@@ -144,7 +146,7 @@ def test_a_jaxpr_with_loops_computes_the_same_and_does_not_grow_with_turns(loop)
     long = {products, all_values_are_kept, equal_but_for_dtypes, strides}
     for turns in (400, 420) if loop in long else (100, 120) if loop in {keys, a_vjp_of_its_own} else (40, 60):
         flat = jaxapi.trace(lambda h, w: jax.tree.leaves(loop(turns, h, w)), X, W)[0]  # noqa: B023
-        rolled = with_loops(flat, final=True)
+        rolled = written(flat, final=True)
         sizes.append(len(rolled.eqns))
         assert sizes[-1] < len(flat.eqns) / 2 or loop is all_values_are_kept  # each is taken out, and put together with others
         assert [v.aval for v in rolled.jaxpr.outvars] == [v.aval for v in flat.jaxpr.outvars]
@@ -162,7 +164,7 @@ def test_few_equations_and_effects_stay_as_they_are():
 
     for fun in (told, lambda h, w: rows(5, h, w)):
         flat = jaxapi.trace(fun, X, W)[0]
-        assert with_loops(flat, final=True) is flat
+        assert written(flat, final=True) is flat
 
 
 @pytest.mark.parametrize("own", ["jvp", "vjp"])
@@ -178,7 +180,7 @@ def test_derivatives_of_their_own_are_kept_where_they_may_be_asked_for(own):
         return scaled(h, w) if own == "vjp" else sine(h)
 
     flat = jaxapi.trace(fun, X, W)[0]
-    kept, final = (with_loops(flat, final=final) for final in (False, True))
+    kept, final = (written(flat, final=final) for final in (False, True))
     assert max(len(kept.eqns), len(final.eqns)) < len(flat.eqns) / 3
     pulled = [jax.vjp(jaxapi.jaxpr_as_fun(c), X, W)[1]([X])[1] for c in (flat, kept, final)]
     np.testing.assert_allclose(pulled[1], pulled[0], rtol=1e-5, atol=1e-6)
@@ -215,3 +217,50 @@ def test_a_step_of_many_turns_is_a_loop_and_its_lines_keep_their_names():
     assert text.count("stablehlo.while") in {2, 3}  # of the rows, too
     assert text.count("stablehlo.tanh") <= 4
     assert "tanh (test_equations.py:" in text
+
+
+def test_a_step_is_recorded_as_a_whole(monkeypatch):
+    """Evaluated one by one, each op would pass through JAX's tracing: 5 000 steps of a Runge-Kutta method took 60 s to trace."""
+
+    def at_once(*_):
+        raise AssertionError
+
+    x, w = tape.Variable(W[0]), tape.Variable(W)
+    monkeypatch.setattr("tape.recording.plain.record_at_once", at_once)
+    monkeypatch.setattr("tape.recording.staging.record_at_once", at_once)
+
+    @tape.jit
+    def step():
+        h = x
+        for i in range(20):
+            h = tnp.tanh(h @ w) * (1 + 0.1 * i)
+        (h * h).sum().backward()
+        with tape.no_grad():
+            w[0] = w.grad[0] * 2
+        return h.detach()
+
+    result = step()
+    grad, again = tape.constant(w.grad.value), tape.constant(w.value)
+    w.value, w.grad = jnp.asarray(W), None
+    monkeypatch.undo()
+    close(step.__wrapped__(), result)
+    close(w.grad, grad)
+    close(w, again)
+
+
+def test_what_is_looked_at_between_is_not_computed_again():
+    """Eagerly, the forward and the sweep are two programs, of which the second one would compute a long loop again."""
+    w, x = tape.Variable(W), tape.constant(W[0])
+
+    def step(looks):
+        h = x
+        for _ in range(300):
+            h = tnp.tanh(h @ w)
+        loss = (h * h).sum()
+        value = jnp.sqrt(loss.value) if looks else 1.0
+        loss.backward()
+        return value
+
+    texts = [tape.jit(functools.partial(step, looks)).lower().as_text() for looks in (False, True)]
+    for word, count in {"while": 2, "stablehlo.tanh": 1, "dot_general": 6}.items():
+        assert [text.count(word) for text in texts] == [count, count]
