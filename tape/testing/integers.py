@@ -44,7 +44,7 @@ def other_integers(evidence: Evidence) -> Iterator[Variant]:
     probes = Probes(subject.leaves, subject.outputs, evidence.seed, explore=False, domains=[None] * len(subject.leaves))
     together = _together(evidence, list(given.values()))
     programs = (evidence.value_jaxpr, evidence.rule.closed) if together is None else tuple(part.closed for part in together[1])
-    choices = [*_masks(given), *_integers(subject, given, *programs)]
+    choices = [*_masks(given), *_integers(subject, given, *programs, fixed=together is not None)]
     for text, others in choices[: TRACED if together is None else TRIED]:
         if together is not None:
             measurement, parts = together
@@ -146,8 +146,11 @@ def _emptied(given: dict[int, np.ndarray], others: dict[int, np.ndarray]) -> boo
     return any(of.any(-1).all() and not other.any(-1).all() for m, o in masks for of, other in ((m, o), (~m, ~o)))
 
 
-def _integers(subject: Subject, given: dict[int, np.ndarray], value: ClosedJaxpr, rule: ClosedJaxpr) -> Iterator[Choice]:
-    """Yield other integers: numbers near by, the first and the last, those that the programs compare with, and repeated ones."""
+def _integers(subject: Subject, given: dict[int, np.ndarray], value: ClosedJaxpr, rule: ClosedJaxpr, *, fixed: bool) -> Iterator[Choice]:
+    """Yield other integers: numbers near by, the first and the last, those that the programs compare with, and repeated ones.
+
+    The programs' constants are fixed where the given integers are none of them.
+    """
     numbers = {i: x for i, x in given.items() if x.dtype.kind in "iu" and x.size}
     both = [*equations(value.jaxpr), *equations(rule.jaxpr)]
     asked = {*_compared(value.jaxpr)}
@@ -160,7 +163,7 @@ def _integers(subject: Subject, given: dict[int, np.ndarray], value: ClosedJaxpr
     if "while" in names:  # counting down from below zero, a loop need not end
         signed, named = False, {c for c in named if c >= 0}
     ends = [*_matched(value.jaxpr)]
-    unique = "scatter" in names or any(eqn.params.get("unique_indices") for eqn in both)
+    unique = _overwrites(value.jaxpr, unasked=True, fixed=fixed) or _overwrites(rule.jaxpr, unasked=False, fixed=fixed)
     lengths = sorted({d for x in subject.leaves for d in x.shape})[:4]
     for i, x in numbers.items():
         end = min(n for n in (*ends, np.iinfo(x.dtype).max + 1) if n > x.max())
@@ -259,6 +262,20 @@ def _matched(jaxpr: Jaxpr) -> Iterator[int]:
             ends[eqn.outvars[0]] = of[0]
         elif eqn.primitive.name == "eq" and len(of) == 1:
             yield of[0]
+
+
+def _overwrites(jaxpr: Jaxpr, *, unasked: bool, fixed: bool) -> bool:
+    """Tell whether a program needs places that are given to it unique: it promises that they are, or overwrites (unasked) what is there."""
+    own = set[Any](jaxpr.constvars if fixed else ())  # those of ``x.at[1:].add(y)`` are unique, whatever is given
+    for eqn in equations(jaxpr):
+        given = [v for v in eqn.invars if not isinstance(v, jaxapi.Literal) and v not in own]
+        if (eqn.params.get("unique_indices") or (unasked and eqn.primitive.name == "scatter")) and eqn.invars[1] in given:
+            return True
+        (own.difference_update if given else own.update)(eqn.outvars)
+        called = inner(eqn)
+        for v, x in zip(() if called is None else called.jaxpr.invars, eqn.invars, strict=False):
+            (own.discard if x in given else own.add)(v)
+    return False
 
 
 def _compared(jaxpr: Jaxpr) -> Iterator[int]:

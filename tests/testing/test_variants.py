@@ -121,6 +121,27 @@ WRONG = {  # with what the report says
         (FIVE, np.array([4, 0, 2])),
         "wrong for repeated integers [4, 2, 2]",
     ),
+    "repeated indices where an element of a fixed place is overwritten": (
+        lambda: ruled(lambda x, i: x.at[0].set(0)[i], lambda kept, ct: (jnp.zeros_like(kept[0]).at[kept[1]].set(ct).at[0].set(0), None)),
+        (FIVE, np.array([4, 0, 2])),
+        "wrong for repeated integers [4, 2, 2]",
+    ),
+    "repeated indices where some of fixed places are overwritten": (
+        lambda: ruled(
+            lambda x, i: x.at[np.array([1, 3])].set(0)[i],
+            lambda kept, ct: (jnp.zeros_like(kept[0]).at[kept[1]].set(ct).at[np.array([1, 3])].set(0), None),
+        ),
+        (FIVE, np.array([4, 0, 2])),
+        "wrong for repeated integers [4, 2, 2]",
+    ),
+    "repeated indices where a rule adds at fixed places": (
+        lambda: ruled(
+            lambda x, i: jnp.diff(x)[i],
+            lambda kept, ct: (jnp.diff(jnp.zeros_like(kept[0]).at[1:].add(-jnp.zeros(4).at[kept[1]].set(ct)), append=0), None),
+        ),
+        (FIVE, np.array([3, 0, 2])),
+        "wrong for repeated integers [3, 2, 2]",
+    ),
     "a length of every fourth": (
         lambda: ruled(jnp.sin, lambda kept, ct: (ct * jnp.cos(kept[0]) * (2.0 if kept[0].size % 4 == 0 else 1.0),)),
         (FIVE,),
