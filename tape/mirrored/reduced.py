@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
@@ -168,18 +167,14 @@ def _axes(ndim: int, axis: object) -> tuple[int, ...]:
     if axis is None:
         return tuple(range(ndim))
     given = axis if isinstance(axis, tuple) else (axis,)
-    if not all(isinstance(a, int) and -ndim <= a < ndim for a in given):
-        return ()
-    axes = tuple(operator.index(a) % ndim for a in given)
-    return axes if len(set(axes)) == len(axes) else ()
+    return tuple(a % ndim for a in given) if all(isinstance(a, int) for a in given) else ()  # those that there are not are refused by JAX
 
 
 def _of_norm(x: jax.Array, given: Mapping[str, Any]) -> tuple[Tangent, tuple[int, ...]] | None:
     """Choose the axes of a norm that is the root of a sum of squares."""
     order, axis = given["ord"], given["axis"]
     axes = _axes(x.ndim, axis)
-    matrix = isinstance(order, str)
-    plain = order is None or (order == "fro" and len(axes) == 2) or (not matrix and order == 2 and len(axes) == 1)
+    plain = order is None or order == "fro" or (order == 2 and len(axes) == 1)  # JAX refuses others than matrices
     return (_norm, axes) if plain else None
 
 

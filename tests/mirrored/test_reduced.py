@@ -29,7 +29,7 @@ def true(fun, x, weights):
         return [np.asarray(f) for f in jax.jit(lambda x: (first(x), second(x)))(np.asarray(x, "float64"))]
 
 
-@pytest.mark.parametrize("size", [1e-37, 1e-20, 1e19, 1e37])
+@pytest.mark.parametrize("size", [1e-37, 1e-20, 1e19, 1.2e38])
 @pytest.mark.parametrize("jitted", [False, True])
 @pytest.mark.parametrize("name", ["norm", "vector_norm", "std"])
 def test_squares_out_of_range_lose_no_gradient(name, jitted, size):
@@ -48,6 +48,17 @@ def test_second_derivatives_of_norms_are_scaled(name, size):
     x = (BASE * size).astype("float32")
     weights = np.array([0.4, -0.8, 0.5, 1.3])
     np.testing.assert_allclose(jax.jit(both(ours, weights))(x)[1], true(theirs, x, weights)[1], rtol=2e-5)
+
+
+@pytest.mark.parametrize("x", [[2, 2, -1, -2], [0, 0, 3, 0], [-5, 5, 5, 5]], ids=str)
+def test_second_derivatives_of_norms_with_several_largest_elements(x):
+    weights = np.array([0.4, -0.8, 0.5, 1.3])
+    x = np.asarray(x, "float32")
+    found = both(tn.linalg.norm, weights)(x)
+    _, along = tape.jvp(slope(tn.linalg.norm), (x,), (weights.astype("float32"),))
+    np.testing.assert_allclose(along, found[1], rtol=1e-6, atol=1e-7)
+    for a, b in zip(found, true(jnp.linalg.norm, x, weights), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("axis", [None, -1, (0, 1)])
@@ -81,8 +92,9 @@ def test_spreads_to_third_order_with_ties_at_the_ends(x):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * np.abs(b).max())
 
 
-def test_one_number_far_from_the_others_has_a_second_derivative():
-    far = np.array([1e6, 3.0, 5.0, 4.5], "float32")
+@pytest.mark.parametrize("side", [1, -1])
+def test_one_number_far_from_the_others_has_a_second_derivative(side):
+    far = np.array([side * 1e6, 3.0, 5.0, 4.5], "float32")
     found = jax.jit(slope(lambda x: slope(tn.std)(x)[0]))(far)
     with jax.enable_x64(True):
         expected = jax.grad(lambda x: jax.grad(jnp.std)(x)[0])(far.astype("float64"))
@@ -128,6 +140,56 @@ def test_options_beyond_the_plain_ones_are_jaxs():
         np.testing.assert_allclose(
             slope(lambda x, f=ours: tn.sin(f(x)))(x), jax.grad(lambda x, f=theirs: jnp.sum(jnp.sin(f(x))))(x), rtol=1e-5
         )
+
+
+CUBE = np.random.default_rng(3).standard_normal((2, 3, 4))
+OPTIONS = {
+    "correction": lambda n, x: n.numpy.std(x, 2, correction=1),
+    "a mean that is given": lambda n, x: n.numpy.var(x, 2, mean=n.numpy.full((2, 3, 1), 0.3)),
+    "dtype": lambda n, x: n.numpy.std(x, -1, dtype="float32"),
+    "weights": lambda n, x: n.nn.logsumexp(x, 1, b=n.numpy.array([[0.5], [2.0], [3.0]])),
+    "signs": lambda n, x: n.nn.logsumexp(x, 1, return_sign=True)[0],
+    "where": lambda n, x: n.nn.log_softmax(x, where=np.array([True, True, False, True])),
+    "all axes of a cube": lambda n, x: n.numpy.linalg.norm(x),
+    "Frobenius": lambda n, x: n.numpy.linalg.norm(x, "fro", (0, -1)),
+    "the largest singular value": lambda n, x: n.numpy.linalg.norm(x[0], 2),
+    "the largest singular values": lambda n, x: n.numpy.linalg.norm(x, 2, (-2, -1)),
+    "nuclear": lambda n, x: n.numpy.linalg.norm(x[1], "nuc"),
+    "another order": lambda n, x: n.numpy.linalg.vector_norm(x, axis=1, ord=3),
+    "order zero": lambda n, x: n.numpy.linalg.vector_norm(x, ord=0),
+    "a number": lambda n, x: n.numpy.linalg.norm(x[0, 0, 0]),
+    "the spread of a number": lambda n, x: n.numpy.var(x[0, 0, 0]),
+    "the share of a number": lambda n, x: n.nn.logsumexp(x[0, 0, 0]),
+    "axes from the end": lambda n, x: n.nn.softmax(x, (-1, 0)),
+    "complex numbers": lambda n, x: n.numpy.linalg.norm(x * (1 + 2j)) + n.numpy.var(x * (2 - 1j)),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_option_has_jaxs_slope(name):
+    with jax.enable_x64(True):
+        ours, theirs = (n.grad(lambda x, n=n: n.numpy.sum(n.numpy.sin(OPTIONS[name](n, x))))(CUBE) for n in (tape, jax))
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6 if name == "dtype" else 1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("options", [{"ddof": 2}, {"ddof": 3}, {"correction": 2}], ids=str)
+def test_a_spread_of_no_degree_of_freedom_has_jaxs_slope(options):
+    ours, theirs = (n.grad(lambda x, n=n: n.numpy.var(x, 0, **options).sum())(CUBE.astype("float32")) for n in (tape, jax))
+    np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("axis", [(0, 0), 3, -4, (0, 3)])
+@pytest.mark.parametrize("fun", [lambda n, x, axis: n.numpy.std(x, axis), lambda n, x, axis: n.nn.logsumexp(x, axis)])
+def test_axes_that_are_none_are_refused_as_jax_does(fun, axis):
+    for space in (tape, jax):
+        with pytest.raises((ValueError, IndexError), match=r"axis|axes|index out of range"):
+            space.numpy.sum(fun(space, jnp.asarray(CUBE), axis))
+
+
+@pytest.mark.parametrize("fun", [lambda n, x: n.numpy.linalg.norm(x), lambda n, x: n.numpy.var(x, 1), lambda n, x: n.nn.logsumexp(x, 1)])
+def test_arrays_without_elements_have_gradients_without_elements(fun):
+    for shape in ((0, 3), (3, 0)):
+        assert tape.grad(lambda x: fun(tape, x).sum())(np.zeros(shape, "float32")).shape == shape
 
 
 def test_halves_keep_their_dtype():
