@@ -9,6 +9,7 @@ import pytest
 
 import tape
 import tape.numpy as tn
+import tape.ops
 
 FLOATS = np.array([3.0, -0.0, np.nan, 1.5, 0.0, 3.0, np.nan, -2.0], np.float32)
 INTEGERS = np.array([[3, 0, 1], [0, 2, 3]], np.int32)
@@ -97,3 +98,84 @@ def test_what_selects_is_known_inside_of_a_jax_transformation():
 
     for transformed in (jax.jit(jax.grad(fun)), jax.grad(jax.jit(fun))):
         np.testing.assert_allclose(transformed(x), np.where(FLAGS, 3 * x**2, 0))
+
+
+def gradient_of(fun, *data):
+    """What of each number of the data is in the weighted sum of a selection."""
+    variables = [tape.Variable(np.asarray(x, "float32")) for x in data]
+    found = fun(*variables)
+    weights = np.arange(1.0, 1 + found.size, dtype="float32").reshape(found.shape)
+    return [np.asarray(g.value).tolist() for g in tape.gradients((found * weights).sum(), variables, unconnected="zero")]
+
+
+def test_of_equal_elements_the_first_one_has_the_gradient():
+    x, y = [3.0, 1.0, 3.0, 1.0, 2.0], [2.0, 5.0, 1.0, 5.0]
+    assert gradient_of(tn.unique, x) == [[3, 1, 0, 0, 2]]
+    assert gradient_of(tn.union1d, x, y) == [[3, 1, 0, 0, 2], [0, 4, 0, 0]]
+    assert gradient_of(tn.intersect1d, x, y) == [[0, 1, 0, 0, 2], [0, 0, 0, 0]]
+    assert gradient_of(tn.setdiff1d, x, y) == [[1, 0, 0, 0, 0], [0, 0, 0, 0]]
+    assert gradient_of(tn.setxor1d, x, y) == [[1, 0, 0, 0, 0], [0, 2, 0, 0]]
+    assert gradient_of(lambda x: tn.unique(x, axis=0), [[2.0, 1.0], [0.0, 1.0], [2.0, 1.0]]) == [[[3, 4], [1, 2], [0, 0]]]
+    of_y = tape.Variable(np.asarray(y, "float32"))  # alone
+    assert tape.gradients(tn.union1d(np.asarray(x, "float32"), of_y).sum(), of_y).value.tolist() == [0, 1, 0, 0]
+
+
+@pytest.mark.parametrize("options", [{}, {"equal_nan": False}, {"return_index": True}, {"size": 5, "fill_value": 0.0}])
+def test_what_differentiates_selects_the_same(options):
+    for x in (FLOATS, FLOATS[[0, 3, 5]]):
+        ours, theirs = tn.unique(tape.Variable(x), **options), jnp.unique(x, **options)
+        for found, expected in zip(*([r] if "return_index" not in options else r for r in (ours, theirs)), strict=True):
+            np.testing.assert_array_equal(found.value if isinstance(found, tape.Variable) else found, expected)
+    for name in ("unique_all", "unique_counts", "unique_inverse"):
+        ours, theirs = getattr(tn, name)(tape.Variable(FLOATS)), getattr(jnp, name)(FLOATS)
+        assert type(ours) is type(theirs)
+        for found, expected in zip(ours, theirs, strict=True):
+            np.testing.assert_array_equal(getattr(found, "value", found), expected)
+    np.testing.assert_array_equal(tn.unique_values(tape.Variable(FLOATS)).value, jnp.unique_values(FLOATS))
+
+
+@pytest.mark.parametrize("trim", ["fb", "f", "B", "F"])
+@pytest.mark.parametrize("axis", [None, 0, -1])
+def test_what_is_trimmed(trim, axis):
+    whole = np.zeros((4, 5), np.float32)
+    whole[1:3, 2] = whole[2, 3] = 1
+    for x in (whole, whole[:, 0:0], np.zeros((2, 3), np.float32), *([whole[1], np.zeros(3, np.float32)] if axis != 1 else ())):
+        np.testing.assert_array_equal(tn.trim_zeros(tape.Variable(x), trim, axis).value, jnp.trim_zeros(x, trim, axis))
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [
+        lambda n, x: n.compress(FLAGS, x, size=2),
+        lambda n, x: n.compress(FLAGS[[0, 1, 0, 1]], x, size=3, fill_value=7),
+        lambda n, x: n.repeat(x, np.array([2, 0, 1, 1]), total_repeat_length=7),
+        lambda n, x: n.bincount(INTEGERS.ravel()[:4], x, 6),
+        lambda n, x: n.bincount(INTEGERS.ravel()[:4], x, 6, length=3),
+        lambda n, x: n.bincount(INTEGERS.ravel()[:4], x, length=5),
+        lambda n, x: n.bincount(INTEGERS.ravel()[:0], x[:0], 2),
+        lambda n, x: n.bincount(INTEGERS.ravel()[:0], x[:0]),
+        lambda n, x: n.choose(np.array([1, 0, 1, 1]), [x, 2 * x]),
+        lambda n, x: n.choose(np.array([3, -1, 1, 2]), [x, 2 * x], mode="wrap"),
+        lambda n, x: abs(n.roots(x - x[0])),
+    ],
+)
+def test_what_takes_further_options_is_jaxs(fun):
+    x = np.array([1.0, -3.0, 2.5, 0.5], np.float32)
+    v = tape.Variable(x)
+    ours = fun(tn, v)
+    np.testing.assert_allclose(ours.value, fun(jnp, x), rtol=1e-5)
+    if ours.size:
+        np.testing.assert_allclose(
+            tape.gradients((ours * ours).sum(), v).value, jax.grad(lambda x: (fun(jnp, x) ** 2).sum())(x), rtol=1e-4, atol=1e-6
+        )
+
+
+@pytest.mark.parametrize("place", [2, -1, np.array([0, 2])])
+def test_a_choice_that_there_is_not_is_refused(place):
+    with pytest.raises(tape.errors.TapeValueError, match="outside 0 to 1"):
+        tn.choose(place, [tape.Variable(np.ones(2, np.float32)), np.zeros(2, np.float32)])
+
+
+def test_segments_without_numbers_or_below_zero():
+    x = tape.Variable(np.ones(2, np.float32))
+    assert tape.ops.segment_sum(x, np.array([-1, -2])).shape == jax.ops.segment_sum(x.value, np.array([-1, -2])).shape == (0,)
