@@ -64,8 +64,11 @@ def compare(fun, *args):
     function, _ = hosted(closed)
     if function is None:
         return False
+    given = [np.array(x) for x in args]
     with np.errstate(all="ignore"):
-        found = function(*map(np.asarray, args))
+        found = function(*given)
+    for x, before in zip(given, args, strict=True):
+        np.testing.assert_array_equal(x, before)  # somebody else may hold it
     found = (found,) if len(closed.out_avals) == 1 else found
     expected = jax.tree.leaves(jax.jit(fun)(*args))
     assert len(found) == len(expected)
@@ -148,6 +151,27 @@ def test_floats_that_no_integer_holds_are_left_to_xla(dtype, fits, others):
             function(np.float32(x))
 
 
+ROUNDED = (lax.RoundingMethod.AWAY_FROM_ZERO, lax.RoundingMethod.TO_NEAREST_EVEN)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_small_integers_stay_small(dtype):
+    x = np.array([[100, 27, 90], [3, 120, 77]], dtype)
+    assert compare(lambda x: (lax.reduce_sum(x, (1,)), lax.reduce_prod(x, (0,)), lax.cumsum(x, 1), lax.cumprod(x, 1, reverse=True)), x)
+    assert compare(lambda x: lax.reduce_max_p.bind(x, axes=(), out_sharding=None), x)
+
+
+def test_what_is_no_number_is_the_least_and_the_largest():
+    x = np.array([[1.0, np.nan], [np.nan, -np.inf], [2.0, 3.0]], np.float32)
+    assert compare(lambda x: (x.min(1), x.max(1), x.min(0), x.max(), jnp.argmin(x, 1), jnp.argmax(x, 1)), x)
+
+
+def test_what_is_rounded_or_shifted_otherwise_stays_with_xla():
+    assert [compare(lambda x, how=how: lax.round(x, how), np.array([-2.5, 0.5, 1.5], np.float32)) for how in ROUNDED] == [False, True]
+    shifted = [compare(lax.shift_right_arithmetic, np.array([200, 3], dtype), np.array([1, 1], dtype)) for dtype in ("uint8", "int32")]
+    assert shifted == [False, True]
+
+
 EMPTY, INDICES = np.zeros((0, 3), np.float32), np.zeros(0, np.int32)
 
 
@@ -210,6 +234,7 @@ def test_products(a, b, numbers):
     ("a", "b", "numbers"),
     [
         ((131, 64), (64, 192), (((1,), (0,)), ((), ()))),
+        ((127, 64), (64, 192), (((1,), (0,)), ((), ()))),
         ((64, 131), (192, 64), (((0,), (1,)), ((), ()))),
         ((4, 33, 64), (64, 192), (((2,), (0,)), ((), ()))),
         ((4, 33, 64), (4, 33, 192), (((0, 1), (0, 1)), ((), ()))),
@@ -265,15 +290,37 @@ def test_places_that_are_combined(dtype, how, mode):
     assert compare(lambda x, i: getattr(x.T.at[..., i], how)(x[0].T[..., None], mode=mode), x, i)
 
 
+ROWS = lax.GatherDimensionNumbers(offset_dims=(1,), collapsed_slice_dims=(0,), start_index_map=(0,))
+
+
 @pytest.mark.parametrize(
     "fun",
     [
         lambda x: jnp.take_along_axis(x, jnp.array([[1, 0], [2, 2], [0, 1]]), 1),
         lambda x: jax.vmap(lambda row, i: row.at[i].add(1))(x, jnp.array([1, 0, 2])),
+        lambda x: lax.sort((x, x.T), num_keys=2),
     ],
 )
 def test_what_numpy_would_do_otherwise_stays_with_xla(fun):
     assert not compare(fun, np.arange(9, dtype=np.float32).reshape(3, 3))
+
+
+def test_equal_keys_keep_their_order():
+    keys = (np.arange(300, dtype=np.float32) * 7 % 3).reshape(3, 100)
+    assert compare(lambda x: (lax.sort_key_val(x, lax.broadcasted_iota(jnp.int32, (3, 100), 1)), jnp.argsort(x, 0)), keys)
+
+
+def test_windows_that_are_narrower_than_the_array():
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    assert compare(lambda x, i: lax.gather(x, i, ROWS, (1, 2)), x, np.array([[2], [0], [3]], np.int32))
+
+
+@pytest.mark.parametrize("fun", [lambda x, y: jnp.multiply.outer(x[0], y[0]).T, lambda x, y: (x @ y).T])
+def test_products_that_are_transposed(fun):
+    x, y = np.random.default_rng(0).normal(size=(2, 3, 3)).astype(np.float32)
+    assert compare(fun, x, y)
+    assert compare(lambda x, y: (lax.dot_general(x[0], y[0], (((), ()), ((), ()))).T, fun(x, y)), x, y)
+    assert compare(lambda x, y: [(p := lax.dot_general(x[0], y[0], (((), ()), ((), ())))).T, p], x, y)
 
 
 def test_the_second_derivative_of_a_network_is_computed_alike():

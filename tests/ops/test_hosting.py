@@ -219,3 +219,42 @@ def test_what_compiles_long_stays_on_the_host_for_as_long():
     kernel = Op("rows", lambda a: tuple([a[i] for i in range(300)])).kernel((array,))
     assert kernel.hosting()
     assert kernel._left > 1000
+
+
+def on_host(fun, *args):
+    """What runs a function of JAX's arrays on the host, and says so where it does not."""
+    closed = jax.make_jaxpr(fun)(*args)
+    function, _ = hosting.hosted(closed)
+    return hosting.at_first(function, closed, lambda *_: "compiled")
+
+
+def test_results_are_where_the_arguments_are_bound_to():
+    x = jnp.arange(3.0)
+    bound = jax.device_put(x, jax.devices()[0])
+    assert (hosting.place_of([x, 2.0]), hosting.place_of([x, bound])) == ([], [bound.sharding])
+    run = on_host(jnp.sin, x)
+    assert [run(v)[0].committed for v in (x, bound)] == [False, True]
+
+
+def test_values_for_jax_are_in_memory_of_their_own():
+    x = np.arange(3, dtype=np.float32)
+    assert not np.shares_memory(hosting.owned(x, jax.typeof(x)), x)
+    (weak,) = jax.make_jaxpr(lambda x: x * 2)(1.0).out_avals
+    assert type(hosting.owned(np.float32(3), weak)) is float
+
+
+def test_numbers_have_the_dtypes_of_the_kernel():
+    (found,) = on_host(lambda x, y: x * y, np.ones(2, np.float32), np.float32(1))(jnp.ones(2), 3)
+    assert (found.dtype, found.tolist()) == (np.float32, [3, 3])
+
+
+def test_numpy_warns_of_nothing_that_xla_does_not():
+    assert on_host(lambda x: jnp.log(x) + jnp.exp(x), np.float32(0))(jnp.float32(-1e4))[0].dtype == np.float32
+    assert on_host(jnp.exp, np.float32(0))(jnp.float32(1e4))[0] == np.inf
+
+
+def test_results_that_are_checked_are_compiled():
+    run = on_host(jnp.sin, np.float32(0))
+    with jax.debug_nans(True):
+        assert run(jnp.float32(1)) == "compiled"
+    assert run(jnp.float32(0))[0] == 0
