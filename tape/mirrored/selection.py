@@ -201,7 +201,7 @@ def over_segments(original: Callable[..., Any]) -> Callable[..., Any]:
         numbers = np.asarray(_value(given["segment_ids"]))
         if not numbers.size:  # JAX says that a count is needed
             return on_values(original, name, args, kwargs)
-        given["num_segments"] = max(0, int(numbers.max()) + 1)
+        given["num_segments"] = int(numbers.max()) + 1
         return recording(**given)
 
     return select

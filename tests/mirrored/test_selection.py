@@ -176,6 +176,9 @@ def test_a_choice_that_there_is_not_is_refused(place):
         tn.choose(place, [tape.Variable(np.ones(2, np.float32)), np.zeros(2, np.float32)])
 
 
-def test_segments_without_numbers_or_below_zero():
+def test_segments_below_zero_are_those_of_jax():
     x = tape.Variable(np.ones(2, np.float32))
     assert tape.ops.segment_sum(x, np.array([-1, -2])).shape == jax.ops.segment_sum(x.value, np.array([-1, -2])).shape == (0,)
+    for segment_sum in (tape.ops.segment_sum, jax.ops.segment_sum):
+        with pytest.raises(ValueError, match="non-negative"):
+            segment_sum(x.value, np.array([-3, -2]))
