@@ -88,14 +88,14 @@ def test_loops_that_read_the_same_share_it(monkeypatch):
 def test_of_few_of_many_rows_it_is_computed_of_these(monkeypatch):
     w = Writer(3)
     rows, ct = forwards(w, 60), None
-    for read in (rows[10:19], rows[17:9:-1], rows[10:24:2], rows[20:9:-2]):
+    for read in (rows[10:19], rows[17:9:-1], rows[10:24:2], rows[20:9:-2], rows[10:23], rows[10:22:2]):
         ct = following(w, SLOPE, read, ct=ct)
         (ct,) = w.entry("mix", ct, ct)
     w = w.written([ct, rows[-1]])
     calls, values = rolled(w, monkeypatch)
     agree(values, plain(w))
     outside, inside = where(calls, w.leaves, "cos")
-    assert (sorted(outside), inside) == ([(6, 3), (7, 3), (8, 3), (9, 3)], [])
+    assert (sorted(outside), inside) == ([(6, 3), (6, 3), (7, 3), (8, 3), (9, 3), (13, 3)], [])
 
 
 OPERANDS = {
@@ -173,6 +173,28 @@ def test_what_is_to_stay_in_the_loop_stays(monkeypatch):
     calls, values = rolled(w, monkeypatch)
     agree(values, plain(w))
     assert where(calls, w.leaves, "cos") == ([], [(3,)])
+
+
+def test_rows_at_other_distances_are_not_taken_for_each_other(monkeypatch):
+    w, ct = Writer(9), None
+    rows, more = forwards(w), forwards(w, 2 * TURNS)
+    for lines in ((rows[:6], rows[::2]), (more[:TURNS], rows), (more[::2], rows)):
+        ct = following(w, Op("op", lambda ct, x, y: ct * jnp.arctan2(x, y)), *lines, ct=ct)
+        (ct,) = w.entry("mix", ct, ct)
+    w = w.written([ct])
+    calls, values = rolled(w, monkeypatch)
+    agree(values, plain(w))
+    assert where(calls, w.leaves, "atan2")[0] == []
+
+
+def test_equations_with_other_parameters_are_not_taken_for_each_other(monkeypatch):
+    def op(ct, x):
+        return ct + sum(jnp.sin(100 * x.astype(dtype)).astype(jnp.float32) * k for k, dtype in enumerate((jnp.float16, jnp.bfloat16), 1))
+
+    w = Writer(10)
+    w = w.written([following(w, Op("op", op), forwards(w))])
+    _, values = rolled(w, monkeypatch)
+    agree(values, plain(w))
 
 
 def test_a_method_of_runge_and_kutta_twice():
