@@ -60,3 +60,20 @@ def test_a_power_is_of_any_whole_number(exponent, dtype):
         np.testing.assert_array_equal(
             tape.gradients(gradient, x, np.ones(2)).numpy(), np.full(2, float(exponent) * (exponent - 1)).astype(dtype)
         )
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("name", ["cummax", "cummin"])
+def test_equal_running_extremes_share_as_jaxs_do(name, reverse):
+    for x in ([1.0, 1.0, 1.0, 1.0, 1.0], [2.0, 1.0, 2.0, 1.0, 3.0, 3.0], [0.0, 0.0, -1.0, -1.0, 0.0, 0.0, -1.0]):
+        args = (
+            (lambda v: (getattr(jax.lax, name)(v, reverse=reverse),)),
+            (np.array(x, "float32"),),
+            (np.arange(1.0, 1 + len(x), dtype="float32"),),
+        )
+        np.testing.assert_array_equal(own_vjp(*args)[0], jax_vjp(*args)[0])
+
+
+def test_the_size_of_a_complex_zero_has_the_gradient_zero():
+    (own,) = own_vjp(lambda z: (jax.lax.abs(z),), (np.array([0j, 3 + 4j], "complex64"),), (np.ones(2, "float32"),))
+    np.testing.assert_allclose(own, [0, 0.6 - 0.8j], rtol=1e-6)
