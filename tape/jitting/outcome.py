@@ -185,6 +185,11 @@ class Outcome:
         self.live.append(v)
         return None, v._place, len(self.live) - 1
 
+    def told(self) -> object:
+        """Return what the step leaves where, to be compared with what another one does."""
+        slots = [(s.holder.key, s.key, s.content.structure, [_told(*leaf) for leaf in s.content.leaves]) for s in self.slots]
+        return slots, [c[:3] for c in self.changes], self.returned.structure, [_told(*leaf) for leaf in self.returned.leaves]
+
     def drop_traced(self) -> None:
         """Forget what existed only in the trace."""
         self.values = [None] * len(self.values)
@@ -274,6 +279,10 @@ class Outcome:
                 raise LeakedTracerError(msg)
             self.slots.append(Slot(holder, key, self._tree(content), _held(holder.before.get(key, MISSING))))
         self.plain.append((holder.place, plain))
+
+
+def _told(kind: int, what: Any) -> tuple[int, Any]:
+    return kind, id(what) if kind == PLAIN else what
 
 
 def _leaves(content: object) -> list[Any]:

@@ -387,6 +387,18 @@ def test_an_argument_is_stored_also_where_the_one_of_the_first_call_was_there_al
     assert store.cache_info().traces == 2
 
 
+def test_an_argument_is_stored_also_where_another_trace_with_the_same_program_stored_nothing():
+    model = types.SimpleNamespace(a=tape.Variable(X), b=tape.Variable(W), c=tape.Variable(X), held=tape.Variable(W))
+
+    def put(v, w):
+        model.held = v
+
+    store = tape.jit(put)
+    for v, w in ((model.a, model.a), (model.b, model.a), (model.b, model.b), (model.c, model.c), (model.c, model.a)):
+        store(v, w)
+        assert model.held is v
+
+
 @pytest.mark.parametrize(
     ("look", "seen", "others"),
     [
