@@ -8,6 +8,7 @@ import os
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from jax.stages import Wrapped
@@ -70,6 +71,8 @@ class Job:
 
     def made_within(self, seconds: float) -> bool:
         """Wait so long at most for the background to make the call; tell whether it has."""
+        if not seconds:
+            return self.made
         return self._made.wait(seconds) if not METERS else measured("wait", None, self._made.wait, seconds)
 
     @property
@@ -86,6 +89,7 @@ class Job:
 
 
 _QUEUE: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+_FIRST: deque[Job] = deque()  # of those in the queue
 _THREAD: list[threading.Thread] = []
 _STARTING = threading.Lock()
 
@@ -95,6 +99,12 @@ def submit(call: Callable[[], object]) -> Job:
     job = Job(call)
     _QUEUE.put(job)
     holding(_STARTING, _start)
+    return job
+
+
+def hastened(job: Job) -> Job:
+    """Have a job that was submitted made before all others that wait; return it."""
+    _FIRST.append(job)
     return job
 
 
@@ -124,12 +134,16 @@ def _start() -> None:
 
 def _work() -> None:
     while (job := _QUEUE.get()) is not None:
+        with contextlib.suppress(IndexError):  # nothing is left, or the interpreter ends
+            while True:
+                _FIRST.popleft().run()
         job.run()
         del job  # what it refers to must not live until the next one comes
 
 
 def _stop() -> None:
     """Let the interpreter end: a thread inside the compiler must not meet its remains."""
+    _FIRST.clear()
     with contextlib.suppress(queue.Empty):
         while True:
             _QUEUE.get_nowait()
@@ -142,6 +156,7 @@ def _forked() -> None:
     """In a child process there is no such thread; whoever waits for a job runs it."""
     global _QUEUE, _STARTING
     _THREAD.clear()
+    _FIRST.clear()
     _QUEUE, _STARTING = queue.SimpleQueue(), threading.Lock()
 
 

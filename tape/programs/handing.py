@@ -61,7 +61,7 @@ def _handed(arrays: Sequence[Host | complex]) -> Sequence[jax.Array]:
     elif seen < _OFTEN:
         _SEEN[key] = seen + 1
     else:  # not here: that would wait for what is being compiled there
-        _SEEN[key] = background.compiling(_put, arrays)
+        _SEEN[key] = background.hastened(background.compiling(_put, arrays))
     if len(arrays) == 1:
         return [jax.device_put(arrays[0])]  # jnp.asarray would take half of the time, once it has compiled a program for the shape
     return [array for x in arrays for array in _handed([x])]

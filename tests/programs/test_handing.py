@@ -1,5 +1,7 @@
 """Values of NumPy become arrays of JAX: by a program of their shape when that comes often, which no run compiles itself."""
 
+import threading
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 
 import tape
 import tape.numpy as tnp
-from tape.programs import handing, interpretation
+from tape.programs import background, handing, interpretation
 from tests import idle
 from tests.platforms import AT_HOME
 
@@ -63,6 +65,18 @@ def test_what_only_sweeps_read_is_handed_to_jax_where_it_is_big(rows, stats):
     second = tape.gradients((again[1] ** 2).sum(), w)
     theirs = jax.grad(lambda w: (jax.grad(lambda w: loss(jnp, a, w))(w) ** 2).sum())(b)
     np.testing.assert_allclose(second.value, theirs, rtol=1e-4)
+
+
+def test_what_hands_values_over_is_compiled_first():
+    begun, going, order = threading.Event(), threading.Event(), []
+    background.submit(lambda: (begun.set(), going.wait(10)))
+    begun.wait(10)
+    jobs = [background.submit(lambda n=n: order.append(n)) for n in range(4)]
+    assert [background.hastened(job) for job in jobs[2:]] == jobs[2:]
+    going.set()
+    idle.settle()
+    assert all(job.made for job in jobs)
+    assert order == [2, 3, 0, 1]
 
 
 def test_values_that_sweeps_read_share_no_memory_with_what_is_given_away(stats):
