@@ -169,7 +169,8 @@ def _entered(
     plan: Plan, segment: Segment, state: State, sources: Sequence[Any] | None, seeds: Sequence[Any]
 ) -> tuple[Segment, list[int] | None]:
     """Enter what a plan reads in the segment to write it on: this thread's, or that of the JAX transformation it belongs to."""
-    for current in (record.current, staging.current) if segment.trace is None else (staging.current,):
+    staged = segment.trace is not None or LOCAL.scope.trace.pends
+    for current in (staging.current,) if staged else (record.current, staging.current):
         target = current()
         if target is not None:
             # The forward slots of the pending segment are part of the plan; those of one that has run enter as leaves.

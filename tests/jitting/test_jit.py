@@ -2007,3 +2007,26 @@ def test_a_hook_inside_is_a_part_of_the_first_derivative_which_the_second_one_di
         x = tape.Variable(3.0)
         slope = tape.gradients(fun(x), x, create_graph=True)
         assert (float(slope), float(tape.gradients(slope, x))) == (45.0, second)
+
+
+def test_sweeps_come_to_ops_with_effects_in_a_step():
+    seen = []
+    shown = interop.lift(lambda x: (jax.debug.callback(lambda y: seen.append(float(y)), x, ordered=True), jnp.sin(x))[1])
+    w = tape.Variable(0.5)
+
+    def step(x, inside):
+        loss = (shown(w * x) * 3).sum()  # it is recorded at once
+        if inside:
+            loss.backward()
+        return loss
+
+    for inside in (False, True):
+        w.zero_grad()
+        loss = tape.jit(step, static_argnums=1)(2.0, inside)
+        if not inside:
+            loss.backward()
+        assert w.grad is not None
+        close(w.grad.value, 6 * np.cos(1.0))
+        close(loss.value, 3 * np.sin(1.0))
+    jax.effects_barrier()
+    assert seen == [1.0, 1.0]
