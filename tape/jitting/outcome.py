@@ -113,7 +113,7 @@ class Outcome:
     """What a trace leaves behind; made inside the trace, from what the function returned."""
 
     def __init__(self, effects: Effects, returned: object, passed: Collection[int]) -> None:
-        self.values: list[Any] = []  # the flat results: traced values, no two the same
+        self.values: list[Any] = []  # the flat results: traced values
         self.made: list[Made] = []
         self.live: list[Any] = []  # traced Variables through which gradients flow
         self.changes: list[VariableChange] = []
@@ -155,7 +155,11 @@ class Outcome:
         number = len(self.made)
         self._handles[id(v)] = (number, v)
         name, assigned = (None, False) if extra is None else (extra.name, extra.assigned)
-        self.made.append(Made(self.value(traced), place, segment, live, name, grad, assigned))
+        result = self.value(traced)
+        if live >= 0 and any(m.result == result and m.live not in (-1, live) for m in self.made):  # its seed is another one
+            result = len(self.values)
+            self.values.append(traced)
+        self.made.append(Made(result, place, segment, live, name, grad, assigned))
         return number
 
     def _fate(self, v: Handle) -> tuple[Segment | None, Place, int]:

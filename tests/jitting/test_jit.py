@@ -2030,3 +2030,18 @@ def test_sweeps_come_to_ops_with_effects_in_a_step():
         close(loss.value, 3 * np.sin(1.0))
     jax.effects_barrier()
     assert seen == [1.0, 1.0]
+
+
+def test_results_of_one_traced_value_have_a_seed_each():
+    shown = interop.lift(lambda x: (jax.debug.callback(lambda _: None, x), x)[1])
+    w = tape.Variable(3.0)
+    y, same = tape.jit(lambda: (w * w, shown(w * w)))()
+    assert float(tape.gradients(y + 10 * same, w)) == 66.0
+
+    @tape.jit
+    def both():
+        y = w * w
+        return y, shown(y)
+
+    y, same = both()
+    assert float(tape.gradients(y + 10 * same, w)) == 66.0
