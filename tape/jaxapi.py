@@ -197,6 +197,11 @@ def in_trace() -> bool:
     return not (_trace_state("nnx") == _OUTSIDE if _NO_TRACE is None else _CONTEXT.trace is _NO_TRACE)
 
 
+def folds() -> bool:
+    """Tell whether what depends on constants only is computed at once, as in ``jax.ensure_compile_time_eval``."""
+    return bool(getattr(jax.config, "eager_constant_folding", False))
+
+
 def current_trace() -> Any:
     """Return what stands for the JAX transformation that is running."""
     with _taken_trace() as trace:

@@ -128,7 +128,7 @@ class Effects(Captures):
 
     def place(self, part: Part, inputs: Sequence[Any], trace: object) -> Sequence[Any] | None:
         """Take what belongs to the step itself: a callable of JAX's in it is lowered or differentiated at once."""
-        return placed(part, inputs) if trace is self.trace else None
+        return placed(part, inputs) if trace is self.trace and not jaxapi.folds() else None
 
     @contextlib.contextmanager
     def tracing(self) -> Iterator[None]:

@@ -91,7 +91,7 @@ def current() -> Segment | None:
     scope = LOCAL.scope
     if (scope.eager or scope.trace is not NOBODY) and not scope.trace.pends:
         return None
-    if not jaxapi.in_trace():
+    if not jaxapi.in_trace() or (scope.trace.pends and jaxapi.folds()):
         return None
     trace = jaxapi.current_trace()
     waiting = [ref for ref in scope.staged if (s := ref()) is not None and s.pending]

@@ -2009,6 +2009,16 @@ def test_a_hook_inside_is_a_part_of_the_first_derivative_which_the_second_one_di
         assert (float(slope), float(tape.gradients(slope, x))) == (45.0, second)
 
 
+def test_what_is_computed_at_compile_time_is_known_in_a_step():
+    @tape.jit
+    def step(x):
+        pending = tape.constant(2.0) * 3
+        with jax.ensure_compile_time_eval():
+            return x * float(pending) * float((tape.constant([1.0, 2.0]) * 3).sum())
+
+    assert float(step(2.0)) == 108.0
+
+
 def test_sweeps_come_to_ops_with_effects_in_a_step():
     seen = []
     shown = interop.lift(lambda x: (jax.debug.callback(lambda y: seen.append(float(y)), x, ordered=True), jnp.sin(x))[1])
