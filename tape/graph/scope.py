@@ -25,7 +25,7 @@ class Scope(NamedTuple):
     unseen: bool  # what is recorded now, op hooks do not see: a sweep is being written, or one of them runs
     caller: Watcher  # whose Python runs (boundary)
     forward: Watcher  # the forward of a tape.Function that runs (tape.functions.reads)
-    staged: list[Callable[[], Segment | None]]  # pending segments of the JAX transformations that are running
+    staged: list[Any]  # weak references to pending segments of the JAX transformations that are running
     eager: bool = False  # no segment is pending then
     writing: bool = False  # a sweep is being written
     linear: bool = False  # the sweep that is being written is differentiated by its seeds only

@@ -78,7 +78,7 @@ class Effects(Captures):
         self._origins: dict[LeafNode, Target] = {}  # of those of such Variables -> what these are outside
         self.trace: object = None  # JAX's
         self._emptied: list[Cell] = []
-        self._staged: list[Callable[[], Segment | None]] = []  # segments that may be pending
+        self._staged: list[Any] = []  # segments that may be pending
         self._hooked: dict[int, tuple[Any, dict[int, Any], set[int]]] = {}  # by id of the hooks of a Variable: both, and which there were
         self._reached: set[int] = set()
         self._where: dict[int, tuple[str, int] | None] = {}

@@ -111,7 +111,7 @@ class _Entry(NamedTuple):
     inputs: tuple[int, ...]
     slots: tuple[int, ...]
     op: Any = None
-    where: tuple[str, int] | None = None
+    where: tuple[Any, ...] | None = None
 
 
 class _Listing:
@@ -162,7 +162,7 @@ class _Listing:
         slots.update((slot, self.slot(number)) for slot, number in part.numbers.items())
         for entry in part.entries(final=self._final):
             given = tuple(map(self._add, entry.kernel.out_avals))
-            self.entries.append(_Entry(entry.kernel, tuple([slots[s] for s in entry.inputs]), given, entry.op, entry.where))
+            self.entries.append(_Entry(entry.kernel, tuple([slots[s] for s in entry.inputs]), given, entry.op, part.line(entry)))
             slots.update(zip(entry.slots, given, strict=True))
         self._slots.update(zip(eqn.outvars, [slots[s] for s in part.keep], strict=True))
 

@@ -16,25 +16,26 @@ from tape.graph.trie import Step
 from tape.ops.building import JaxprBuilder
 
 # What was named, so that the parts of a program can be told apart again: the op and the line.
-_NAMES: Bounded[tuple[str, tuple[str, int] | None], str] = Bounded("names of entries", 1 << 13)
+_NAMES: Bounded[tuple[str, tuple[Any, ...] | None], str] = Bounded("names of entries", 1 << 13)
 _NAMED: Bounded[str, tuple[str, tuple[str, int]]] = Bounded("names in programs", 1 << 14)
 
 
-def name_of(entry: Step, line: tuple[str, int] | None = None) -> str:
+def name_of(entry: Step, line: tuple[Any, ...] | None = None) -> str:
     """Return what an entry is called: ``tanh (train.py:12)``, by the ``line`` where it was recorded first if no other one is given.
 
-    The one of a sweep has the line of that which it is the VJP of.
+    The one of a sweep has the line of that which it is the VJP of.  A line may be followed by the user's names around it.
     """
     op, where = (entry.kernel if entry.op is None else entry.op).name, line or entry.where
     name = _NAMES.get((op, where))
     return _new_name(op, where) if name is None else name
 
 
-def _new_name(op: str, where: tuple[str, int] | None) -> str:
+def _new_name(op: str, where: tuple[Any, ...] | None) -> str:
     name = said = op.replace("/", ".")  # one level of JAX's stack
     if where is not None:
         name = f"{said} ({Path(where[0]).name}:{where[1]})"
-        _NAMED[name] = said, where
+        _NAMED[name] = said, where[:2]
+        name = "/".join((*where[2:], name))
     _NAMES[op, where] = name
     return name
 
@@ -49,7 +50,7 @@ def named_by(name_stack: object) -> tuple[str, tuple[str, int]] | None:
 
 
 def inline(
-    entry: Step, instead: Callable[..., Sequence[Any]] | None = None, line: tuple[str, int] | None = None
+    entry: Step, instead: Callable[..., Sequence[Any]] | None = None, line: tuple[Any, ...] | None = None
 ) -> Callable[..., Sequence[Any]]:
     """Return what evaluates an entry's kernel, or what is to run ``instead``, as a part of a program, under its name."""
     name, run = name_of(entry, line), entry.kernel.inline if instead is None else instead
@@ -61,6 +62,7 @@ def inline(
     return named
 
 
-def copy(entry: Step, into: JaxprBuilder, atoms: dict[int, Any]) -> None:
+def copy(entry: Step, into: JaxprBuilder, atoms: dict[int, Any], line: tuple[Any, ...] | None = None) -> None:
     """Add an entry's kernel to a jaxpr under its name; ``atoms`` holds what it reads, and gets the results."""
-    atoms.update(zip(entry.slots, into.inline(entry.kernel.jaxpr, [atoms[s] for s in entry.inputs], name=name_of(entry)), strict=True))
+    results = into.inline(entry.kernel.jaxpr, [atoms[s] for s in entry.inputs], name=name_of(entry, line))
+    atoms.update(zip(entry.slots, results, strict=True))

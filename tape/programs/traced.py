@@ -30,7 +30,7 @@ def run(segment: Segment, keep: tuple[int, ...]) -> Sequence[Any]:
     with applying(segment.configuration), inside:
         if jaxapi.makes_jaxpr(segment.trace):
             alone = jax.sharding.get_abstract_mesh().empty  # otherwise types say where values are, which is seen only as JAX goes
-            part = Part(entries, segment.state, values, keep)
+            part = Part(entries, segment.state, values, keep, next((r.names for r in LOCAL.scope.staged if r() is segment), None))
             results = LOCAL.scope.trace.place(part, [values[slot] for slot in part.inputs], segment.trace) if alone else None
             return part.called(values, loops=alone) if results is None else results
         return evaluate([differentiable_as_recorded(e, segment.state.cut) for e in entries], values, keep, inline)
@@ -72,9 +72,10 @@ def differentiable_as_recorded(step: Step, cut: frozenset[int]) -> Step:
 class Part:
     """Entries of a segment between its leaves (``values`` by slot, which it does not keep) and the slots to ``keep``, as one jaxpr."""
 
-    def __init__(self, entries: Sequence[Step], state: State, values: dict[int, Any], keep: Sequence[int]) -> None:
+    def __init__(self, entries: Sequence[Step], state: State, values: dict[int, Any], keep: Sequence[int], names: object = None) -> None:
         self.recorded = entries
         self.keep = keep
+        self._names = (str(names),) if str(names or "") else ()
         self._cut = state.cut
         self._table = state.table
         self.inputs = [slot for slot, value in values.items() if not is_scalar(value)]
@@ -88,13 +89,17 @@ class Part:
         """Return the entries; those of a ``final`` program are not differentiated any more."""
         return self.recorded if final else [differentiable_as_recorded(entry, self._cut) for entry in self.recorded]
 
+    def line(self, entry: Step) -> tuple[Any, ...] | None:
+        """Return where an entry was recorded: file and line, and within which names, if any."""
+        return entry.where if entry.where is None else (*entry.where, *self._names)
+
     def joined(self, *, final: bool = False) -> tuple[building.JaxprBuilder, list[Any]]:
         """Return one jaxpr of all, as it is being built, and what stands for its results in it."""
         into = building.JaxprBuilder()
         atoms: dict[int, Any] = {slot: into.input(self.aval(slot)) for slot in self.inputs}
         atoms.update(self.numbers)
         for entry in self.entries(final=final):
-            copy(entry, into, atoms)
+            copy(entry, into, atoms, self.line(entry))
         return into, [atoms[slot] for slot in self.keep]
 
     def called(self, values: dict[int, Any], *, loops: bool) -> Sequence[Any]:

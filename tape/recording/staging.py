@@ -86,6 +86,14 @@ def _known(scope: Scope, variable: Handle) -> Handle:
     return inner
 
 
+class Staged(weakref.ref[Segment]):
+    """A segment that may be pending, and what :func:`jax.named_scope` says of its entries in a step of ``tape.jit``."""
+
+    __slots__ = ("names",)
+
+    names: Any
+
+
 def current() -> Segment | None:
     """Return the pending segment of the JAX transformation that is running; None where ops on its values run at once."""
     scope = LOCAL.scope
@@ -94,10 +102,11 @@ def current() -> Segment | None:
     if not jaxapi.in_trace() or (scope.trace.pends and jaxapi.folds()):
         return None
     trace = jaxapi.current_trace()
+    names = jaxapi.names.current_name_stack() if scope.trace.pends else None
     waiting = [ref for ref in scope.staged if (s := ref()) is not None and s.pending]
     for ref in reversed(waiting):
-        segment = ref()
-        if segment is not None and segment.trace is trace:
+        segment: Segment | None = ref()
+        if segment is not None and segment.trace is trace and ref.names == names:
             if not entering.goes_on(segment):
                 break  # it runs when somebody looks at it
             return segment
@@ -105,7 +114,8 @@ def current() -> Segment | None:
     segment.trace = trace
     if scope.trace.pends:  # so that its lines are those of this time
         segment.state = alone(scope.mode)
-    scope.staged[:] = [*waiting, weakref.ref(segment)]
+    scope.staged[:] = [*waiting, there := Staged(segment)]
+    there.names = names
     return segment
 
 

@@ -1,6 +1,7 @@
 """Loops in jaxprs: what repeats in a step of ``tape.jit`` is a loop of its program."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -264,3 +265,20 @@ def test_what_is_looked_at_between_is_not_computed_again():
     texts = [tape.jit(functools.partial(step, looks)).lower().as_text() for looks in (False, True)]
     for word, count in {"while": 2, "stablehlo.tanh": 1, "dot_general": 6}.items():
         assert [text.count(word) for text in texts] == [count, count]
+
+
+@pytest.mark.parametrize("turns", [1, 200])
+def test_the_users_names_stand_in_the_program_of_a_step(turns):
+    @tape.jit
+    def step(x):
+        with jax.named_scope("before"):
+            x = x * 2
+        for _ in range(turns):
+            with jax.named_scope("layer"), jax.named_scope("gate"):
+                x = tnp.sin(x) * x
+        return tnp.cos(x)
+
+    text = step.lower(tape.constant(X)).as_text(debug_info=True)
+    assert re.search(r'"jit\(step\)/before/multiply \(test_equations.py:\d+\)/mul"', text)
+    assert re.search(r'layer/gate/sin \(test_equations.py:\d+\)/sin"', text)
+    assert re.search(r'"jit\(step\)/cos \(test_equations.py:\d+\)/cos"', text)
