@@ -126,14 +126,12 @@ def recording(segment: Segment) -> bool:
 
 def record_staged(op: Any, inputs: Sequence[Handle]) -> Any:
     """Record one entry on values of the running JAX transformation; as :func:`tape.recording.record.record`."""
-    scope = LOCAL.scope
     while True:
         segment = current()
         if segment is None:
             return record_at_once(op, inputs)
-        known = inputs if scope.trace is NOBODY else [_known(scope, v) for v in inputs]
         try:
-            slots = [place_in(segment, v) for v in known]
+            slots = [place_in(segment, v) for v in inputs]
             break
         except SegmentClosedError:
             continue
@@ -149,6 +147,9 @@ def record_staged(op: Any, inputs: Sequence[Handle]) -> Any:
 
 def place_in(segment: Segment, variable: Handle) -> int:
     """Return the variable's slot in ``segment``; as :func:`tape.recording.entering.place_in`, for a staged segment too."""
+    scope = LOCAL.scope
+    if scope.trace is not NOBODY:
+        variable = _known(scope, variable)
     cell = variable._cell
     if segment.trace is not None and variable._segment is not segment and cell[0] is None and id(cell) not in segment.entered:
         _make_again(segment, boundary.awaited(cell, variable._segment, variable._place), variable._place.slot, cell)

@@ -387,6 +387,22 @@ def test_an_argument_is_stored_also_where_the_one_of_the_first_call_was_there_al
     assert store.cache_info().traces == 2
 
 
+def test_a_seed_from_outside_is_the_present_one_at_each_call():
+    w, seed = tape.Variable(W), tape.constant(X)
+
+    @tape.jit
+    def step():
+        w.grad = None
+        (w * w).backward(seed)
+        return tape.gradients(w * w, w, grad_outputs=seed), tape.gradients((w * 3, w), w, grad_outputs=(seed, seed))
+
+    for _ in range(3):
+        first, second = step()
+        for g, expected in ((w.grad, 2 * W), (first, 2 * W), (second, 4)):
+            close(g, expected * np.asarray(seed.detach()))
+        seed.value = seed.value + 1
+
+
 def test_an_argument_is_stored_also_where_another_trace_with_the_same_program_stored_nothing():
     model = types.SimpleNamespace(a=tape.Variable(X), b=tape.Variable(W), c=tape.Variable(X), held=tape.Variable(W))
 
