@@ -285,8 +285,8 @@ class Outcome:
         self.plain.append((holder.place, plain))
 
 
-def _told(kind: int, what: Any) -> tuple[int, Any]:
-    return kind, id(what) if kind == PLAIN else what
+def _told(kind: int, what: Any) -> tuple[Any, ...]:
+    return (kind, type(what), what if kind != PLAIN or isinstance(what, (int, float, complex, str)) else id(what))
 
 
 def _leaves(content: object) -> list[Any]:
