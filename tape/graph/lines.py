@@ -52,6 +52,8 @@ def user_line() -> tuple[str, int] | None:
         known: tuple[str, int] | None = layout.NATIVE.line_outside(FOREIGN, LINES)
         if known is not None:
             return known
+    for file in (sys._getframe().f_code.co_filename, sys._getframe(1).f_code.co_filename):
+        is_foreign(file)  # so that the recorder in C knows them the next time
     frame: FrameType | None = sys._getframe(2)  # at the least entry and following; a traceback would cost a hundred times as much
     while frame is not None:
         if is_foreign(frame.f_code.co_filename):

@@ -18,7 +18,7 @@ from tape.graph.trie import State
 from tape.graph.wengert import sweep
 from tape.ops.kernel import Op
 from tape.programs import interpretation, retention
-from tape.recording import plain
+from tape.recording import plain, record
 from tape.recording.entering import following
 from tape.sweeps import plan
 from tape.sweeps.plan import ADD, _Planner, active_slots
@@ -307,6 +307,15 @@ def test_the_line_outside_is_that_of_python(monkeypatch):
     close(LOCAL.segment())
     assert first == both()[0]
     assert first[0] == __file__
+
+
+def test_the_line_outside_is_found_in_c_for_what_python_records(monkeypatch):
+    lines.FOREIGN.clear()
+    for known in (False, True):
+        if known:
+            monkeypatch.setattr(lines, "is_foreign", None)
+        op = Op("new", lambda x: x + 1)  # what it comes to is not known, so that State.entry asks
+        assert record.record(op, (tape.Variable(A),))._segment.state.where[0] == __file__
 
 
 def test_a_vjp_that_cannot_be_traced_says_so():
