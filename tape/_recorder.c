@@ -3759,6 +3759,7 @@ new_place(PyObject *slot, PyObject *kind, PyObject *made)
         if (made != NULL) {
             *(PyObject **)((char *)place + told.made) = Py_NewRef(made);
         }
+        PyObject_GC_UnTrack(place); /* on no cycle: of so many the collector of garbage need not know */
     }
     return (PyObject *)place;
 }

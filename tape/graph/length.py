@@ -82,6 +82,10 @@ class Length:
         length.full = length._is_full(depth)
         return length
 
+    def written(self, state: Any) -> int:  # noqa: ARG002
+        """Return how many entries the program of ``state``, whose length this is, has."""
+        return self.size
+
     def _is_full(self, depth: int) -> bool:
         if self.size > SEGMENT_LIMIT or self.numbers > NUMBER_LIMIT:
             return True
@@ -122,6 +126,29 @@ class Length:
         if len(rest) < last.period and tuple(rest) == turn[: len(rest)]:
             self._turns = _Turns(turn, self._known + last.start)
         self._known = depth
+
+
+class Endless(Length):
+    """The length of a tape that is not cut: nobody asks at each entry whether it is full."""
+
+    __slots__ = ()
+
+    def leaf(self, kind: Kind) -> Length:  # noqa: ARG002
+        """Return it as it is."""
+        return self
+
+    def entry(self, state: Any) -> Length:  # noqa: ARG002
+        """Return it as it is."""
+        return self
+
+    def swept(self, lines: Sequence[Any], depth: int) -> Length:  # noqa: ARG002
+        """Return it as it is."""
+        return self
+
+    def written(self, state: Any) -> int:
+        """Return how many entries a program of ``state`` has, which is looked through as one that has a limit is."""
+        kernels = [step.kernel for step in state.path() if step.kernel is not None]
+        return len(kernels) - (sum(repeat.saved for repeat in _loops(kernels)) if len(kernels) > SEGMENT_LIMIT else 0)
 
 
 def ends_long(state: Any) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tape import jaxapi, layout
 from tape.bounded import Bounded
 from tape.graph.kinds import DIFFERENTIABLE, PLAIN, UNRECORDED, Kind, MadePlace, Place, Role
-from tape.graph.length import NUMBER_LIMIT, SEGMENT_LIMIT, Length
+from tape.graph.length import NUMBER_LIMIT, SEGMENT_LIMIT, Endless, Length
 from tape.graph.lines import FOREIGN, LINES, user_line
 from tape.locks import holding
 
@@ -388,9 +388,10 @@ def root(configuration: Hashable, mode: int) -> State:
 
 
 def alone(mode: int) -> State:
-    """Return an empty tape of its own, on no trie, for what is recorded once."""
+    """Return an empty tape of its own, on no trie, for what is recorded once, and is not cut."""
     state = State(None, mode)
     state.known = False
+    state._length = Endless()
     return state
 
 

@@ -99,7 +99,7 @@ def residuals(state: State, live: tuple[int, ...], released: frozenset[int], *, 
         return kernel.cheap or (kernel.picks and _of_leaves(entry, state, parts))
 
     needed, saved = _chosen(state, passed, kept, cheap if few is not None else lambda _: False)
-    if few is not None and len(saved) > MANY and 2 * state.length.size < state.depth:  # most entries are turns of loops
+    if few is not None and len(saved) > MANY and 2 * state.length.written(state) < state.depth:  # most entries are turns of loops
         needed, saved = _chosen(state, passed, kept, lambda entry: not entry.kernel.jaxpr.effects)
     elif few and len(saved) > FEW:
         needed, saved = _chosen(state, passed, kept, lambda entry: entry.kernel.brief or cheap(entry))
