@@ -71,6 +71,7 @@ typedef struct { /* a step of tape.jit on certain Variables, as tape/jitting/bin
 typedef struct {
     PyObject_HEAD
     PyObject *segment, *scope, *outset; /* outset: what the segment begun last began with, whatever the grad mode, as long as that holds; None otherwise */
+    PyObject *gave;                     /* whether a Variable that requires grad gave a number of Python's */
     PyObject *begun;                    /* held while the recorder in Python goes on with it */
 } Thread;
 typedef struct { PyObject_HEAD PyObject *make; } Local;
@@ -369,6 +370,7 @@ thread_of(Local *self)
         thread->segment = Py_NewRef(PyTuple_GET_ITEM(first, 0));
         thread->scope = Py_NewRef(PyTuple_GET_ITEM(first, 1));
         thread->outset = Py_NewRef(Py_None);
+        thread->gave = Py_NewRef(Py_False);
         thread->begun = NULL;
         PyObject_GC_Track((PyObject *)thread);
         int failed = PyDict_SetItem(held, thread_key, (PyObject *)thread);
@@ -421,6 +423,7 @@ static PyGetSetDef Local_attributes[] = {
     {"segment", Local_get, Local_set, "a weak reference to the pending segment", (void *)offsetof(Thread, segment)},
     {"scope", Local_get, Local_set, "what holds for the ops", (void *)offsetof(Thread, scope)},
     {"outset", Local_get, Local_set, "what segments begin with", (void *)offsetof(Thread, outset)},
+    {"gave", Local_get, Local_set, "whether a Variable that requires grad gave a number", (void *)offsetof(Thread, gave)},
     {NULL}};
 STRUCTURE(Local, "The recorder of one thread.", .tp_getset = Local_attributes, .tp_new = Local_new);
 
@@ -2070,10 +2073,12 @@ number_of(PyObject *type, PyObject *variable)
     PyObject *value = !single || (asks && !in_words()) ? NULL : Py_XNewRef(looked_at(handle));
     PyObject *item = value == NULL ? NULL : item_of(value), *number; /* waits without the GIL: another thread may rebind the Variable */
     Py_XDECREF(value);
-    if (item == NULL || type == Py_None) {
-        return item;
+    if (item == NULL) {
+        return NULL;
     }
-    if (type == (PyObject *)&PyBool_Type) {
+    if (type == Py_None) {
+        number = Py_NewRef(item);
+    } else if (type == (PyObject *)&PyBool_Type) {
         number = PyBool_FromLong(PyObject_IsTrue(item));
     } else {
         number = type == (PyObject *)&PyFloat_Type ? PyNumber_Float(item) : PyNumber_Long(item);
@@ -2081,6 +2086,8 @@ number_of(PyObject *type, PyObject *variable)
     Py_DECREF(item);
     if (number == NULL) { /* int(nan): Python says it in words */
         PyErr_Clear();
+    } else if (kind->requires_grad != Py_False && (type == Py_None || type == (PyObject *)&PyFloat_Type)) {
+        Py_SETREF(this_thread()->gave, Py_NewRef(Py_True));
     }
     return number;
 }

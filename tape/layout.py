@@ -93,10 +93,14 @@ if TYPE_CHECKING or NATIVE is None:
         __slots__ = ("epoch",)
 
     class Local(threading.local):
-        """The recorder of one thread: its pending ``segment`` (weakly) and its ``scope``, which ``make`` returns for a new thread."""
+        """The recorder of one thread: its pending ``segment`` (weakly) and its ``scope``, which ``make`` returns for a new thread.
+
+        It notes whether a Variable that requires grad ``gave`` a number of Python's.
+        """
 
         segment: Any
         scope: Any
+        gave: bool = False
 
         def __init__(self, make: Callable[[], tuple[Any, Any]]) -> None:
             self.segment, self.scope = make()

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     class _Local:
         segment: Callable[[], Segment | None]
         scope: Scope
+        gave: bool  # a Variable that requires grad has given a number of Python's
 
 
 LOCAL: _Local = layout.Local(_beginning)  # type: ignore[assignment]

@@ -69,7 +69,12 @@ class Call:
             self.inputs: list[Variable] = [self._input(x) for x in leaves]
             given = dict(zip(chosen, jax.tree.unflatten(self.tree, self.inputs), strict=True))
             filled = [given[i] if i in given else mapped(_constant, a) for i, a in enumerate(args)]
-            result = fun(*filled, **{k: mapped(_constant, v) for k, v in kwargs.items()})
+            outer, LOCAL.gave = LOCAL.gave, False
+            try:
+                result = fun(*filled, **{k: mapped(_constant, v) for k, v in kwargs.items()})
+            finally:
+                gave = LOCAL.gave
+                LOCAL.gave = outer or gave
         self.has_aux, self.aux = has_aux, None
         if has_aux:
             if not (isinstance(result, (tuple, list)) and len(result) == 2):
@@ -78,7 +83,7 @@ class Call:
             result, self.aux = result
         outputs, self.output_tree = flatten(result)
         if name == "grad" and len(outputs) == 1:
-            _check_kept(outputs[0])
+            _check_kept(outputs[0], looked=gave)
         self.outputs: list[Variable] = [variable(name, x) for x in outputs]
         for v in self.outputs:
             check_recorded(name, v)
@@ -181,15 +186,25 @@ def _unrecorded(variable: Handle) -> Any:
     return in_mode(SWEEP, record.record, _ALIAS, (variable,))
 
 
-def _check_kept(output: object) -> None:
-    """Refuse an array for what a function of the tape computed: ``loss.value`` and ``x.numpy().sum()`` lead back to no input."""
+def _check_kept(output: object, *, looked: bool) -> None:
+    """Refuse what a function of the tape computed, and took off the tape: ``loss.value`` and ``x.numpy().sum()`` lead back to no input.
+
+    So does ``float(loss)``, which cannot be told from a constant: it is refused where the function ``looked`` at any number.
+    """
     if isinstance(output, (jax.Array, np.ndarray, np.generic)) and differentiable(output):
-        what = f"{type(output).__name__}, shape {output.shape}, dtype {output.dtype}"
-        msg = (
-            f"grad: the function returned an array ({what}) and no Variable, so its gradient would be lost; "
-            "compute with the Variables, without .value and .numpy(), or return tape.constant(y) for a constant"
+        what, looks = f"an array ({type(output).__name__}, shape {output.shape}, dtype {output.dtype})", ".value and .numpy()"
+    elif isinstance(output, (float, complex)) and looked:
+        what, looks = (
+            f"a number of Python's ({output!r}), having looked at a Variable that requires grad,",
+            "float(), .item() and .tolist()",
         )
-        raise LostGradientError(msg)
+    else:
+        return
+    msg = (
+        f"grad: the function returned {what} and no Variable, so its gradient would be lost; "
+        f"compute with the Variables, without {looks}, or return tape.constant(y) for a constant"
+    )
+    raise LostGradientError(msg)
 
 
 def check_recorded(name: str, variable: Handle) -> None:

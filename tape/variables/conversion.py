@@ -96,7 +96,7 @@ class Convertible(methods.ArrayMethods):
     @record.reading(None)
     def item(self, *args: object) -> Any:
         """Return the one element as a Python scalar (or the element at an index)."""
-        return _said("item", self, _numbers(self, "item").item, *args)
+        return _given(self, _said("item", self, _numbers(self, "item").item, *args))
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """Return a NumPy array of its own with the value; a gradient does not follow."""
@@ -106,7 +106,7 @@ class Convertible(methods.ArrayMethods):
     def tolist(self) -> Any:
         """Return the value as nested lists of Python scalars."""
         LOCAL.scope.caller.take(self)
-        return _said("tolist", self, _numbers(self, "tolist").tolist)
+        return _given(self, _said("tolist", self, _numbers(self, "tolist").tolist))
 
     def tobytes(self, order: Literal["K", "A", "C", "F"] | None = "C") -> bytes:
         """Return the value's bytes."""
@@ -140,14 +140,14 @@ class Convertible(methods.ArrayMethods):
 
     @record.reading(float)
     def __float__(self) -> float:
-        return _convert(float, self)
+        return _given(self, _convert(float, self))
 
     @record.reading(int)
     def __int__(self) -> int:
         return _convert(int, self)
 
     def __complex__(self) -> complex:
-        return _convert(complex, self)
+        return _given(self, _convert(complex, self))
 
     def __index__(self) -> int:
         return _said("index", self, _numbers(self, "index").__index__)
@@ -359,6 +359,13 @@ def _in_pieces(what: str, variable: Handle, value: jax.Array) -> str:
         f"its {all_of_them} pieces; look at v.addressable_shards, or gather it with "
         "jax.experimental.multihost_utils.process_allgather(v.value, tiled=True)"
     )
+
+
+def _given(variable: Handle, number: T) -> T:
+    """Return numbers of Python's; where gradients could flow to what gave them, note that: a function may return one."""
+    if variable._place.kind.requires_grad:
+        LOCAL.gave = True
+    return number
 
 
 def _convert(kind: Callable[[Any], T], variable: Handle) -> T:

@@ -1,6 +1,7 @@
 """Transforms against those of JAX: the same functions of operators and methods, on arrays and on the tape."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -292,6 +293,34 @@ def test_arrays_in_place_of_an_output_are_refused():
                     transform(lost)(argument)
     same(tape.grad(lambda x: tape.constant(x.numpy().sum()))(A), jnp.zeros(3))
     same(tape.grad(lambda x: (x.sum(), x.numpy()), has_aux=True)(A)[0], jnp.ones(3))
+
+
+@pytest.mark.parametrize("take", [float, complex, lambda v: v.item(), lambda v: v[None].tolist()[0], lambda v: 2 * math.exp(float(v))])
+def test_numbers_in_place_of_an_output_are_refused(take):
+    def lost(x):
+        return take((x * x).sum())
+
+    def nested(x):
+        tape.grad(lambda y: (y * y).sum())(x)  # looks at nothing
+        return take(x.sum()) * 2.0
+
+    for argument in (A, tape.Variable(A)):
+        for fun in (lost, nested):
+            for _ in range(3):
+                with pytest.raises(tape.errors.LostGradientError, match=r"grad: the function returned a number of Python's \("):
+                    tape.grad(fun)(argument)
+    same(tape.grad(lambda x: tape.constant(take(x.sum()).real))(A), jnp.zeros(3))
+    same(tape.grad(lambda x: (x.sum(), take(x.sum())), has_aux=True)(A)[0], jnp.ones(3))
+
+
+def test_numbers_that_lose_no_gradient():
+    x = tape.Variable(A)
+    assert float(x.sum()) < 0  # before the call
+    same(tape.grad(lambda x: 1.0 if x.sum() > 0 and float(x.detach().sum()) > 0 else 2.0)(A), jnp.zeros(3))
+    same(tape.grad(lambda x: x.sum() * float(x.sum()))(A), jnp.full(3, A.sum()))
+    inner = tape.grad(lambda y: y.sum() * float(y.sum()))
+    with pytest.raises(tape.errors.LostGradientError, match="a number of Python's"):
+        tape.grad(lambda x: (inner(x), 1.0)[1])(A)  # the number that was looked at there may be this one
 
 
 def test_under_no_grad():
