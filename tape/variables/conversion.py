@@ -306,8 +306,9 @@ def concrete(variable: Handle, what: str) -> jax.Array:
             )
             raise LeakedTracerError(msg)
         msg = (
-            f"{what}: the value of a Variable ({describe(variable)}) is not known inside a JAX transformation; use "
-            "tape.lax.cond or tape.numpy.where instead of Python control flow, or leave it out of the transformed function"
+            f"{what}: the value of a Variable ({describe(variable)}) is not known inside a JAX transformation; use tape.lax.cond or "
+            "tape.numpy.where instead of Python control flow, make a flag or a count among the arguments static (static_argnames of "
+            "tape.jit and tape.checkpoint), or leave it out of the transformed function"
         )
         raise ConcretizationError(msg)
     array = as_array(value)
