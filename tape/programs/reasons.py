@@ -144,7 +144,8 @@ def _shown(value: Any) -> tuple[str, int]:
     except TypeError:
         number = id(value)
     inner = getattr(value, "value", value)
-    return (_clipped(inner) if isinstance(inner, _PLAIN) else type(inner).__name__), number
+    plain = isinstance(inner, _PLAIN) or hasattr(inner, "items")  # a list or a tuple, as a template of arguments has it
+    return (_clipped(inner) if plain else type(inner).__name__), number
 
 
 def _is_plain(jaxpr: Any) -> bool:
@@ -183,6 +184,8 @@ def _of_avals(old: Sequence[Any], new: Sequence[Any], name: str, line: Line | No
 def _of_kernels(old: _Alone, entry: Step) -> Change:
     """Say what tells a kernel from another one of its name."""
     kernel, at = entry.kernel, f"{entry.kernel.name}{_at(entry.where)}"
+    if len(old.avals) != len(kernel.in_avals):
+        return Change("shape", f"how many arrays {at} reads", f"{len(old.avals)}, then {len(kernel.in_avals)}")
     change = _of_avals(old.avals, kernel.in_avals, kernel.name, entry.where)
     if change is not None:
         return change

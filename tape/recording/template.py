@@ -92,7 +92,10 @@ class Node(_Keyed):
         return hash(self.key)
 
     def __repr__(self) -> str:
-        return f"{getattr(self.type, '__name__', self.type)}{self.items}"
+        if self.type in (list, tuple):
+            return repr(self.type(self.items))
+        items = self.items if self.names is None else dict(zip(self.names, self.items, strict=True))
+        return f"{getattr(self.type, '__name__', self.type)}{items}"
 
 
 def fill(template: object, arrays: Iterator[object]) -> Any:

@@ -180,6 +180,22 @@ def test_a_parameter_that_is_another_one(stats):
     assert "the parameter shift of roll" in changes(stats, "static")[0].change.what
 
 
+def test_a_parameter_of_several_numbers(stats):
+    x = tape.constant(np.ones((6, 6), np.float32))
+    for n in range(1, 4):
+        tnp.pad(x, [(n, 0), (1, n)]).value
+    assert [c.change.told for c in changes(stats, "static")] == [f"[({n}, 0), (1, {n})], then [({n + 1}, 0), (1, {n + 1})]" for n in (1, 2)]
+
+
+def test_lists_of_more_arrays(stats):
+    x = tape.constant(np.ones((6, 5), np.float32))
+    for n in range(2, 5):
+        tnp.stack([x] * n).value
+    changed = changes(stats, "shape")
+    assert [c.change.told for c in changed] == ["2, then 3", "3, then 4"]
+    assert all(c.change.what.startswith("how many arrays stack") for c in changed)
+
+
 def test_a_number_inside_of_a_function_made_anew(stats):
     x = tape.constant(X)
     for k in range(2, 5):
