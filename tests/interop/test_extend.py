@@ -137,6 +137,7 @@ def test_ctrl_c_leaves_all_of_an_update_or_nothing(steps, monkeypatch):
         met = 0
         for i in range(steps):
             before = (float(a), float(b))
+            old = sys.gettrace()
             if i == steps - 1:
                 sys.settrace(trace)
             try:
@@ -144,7 +145,7 @@ def test_ctrl_c_leaves_all_of_an_update_or_nothing(steps, monkeypatch):
             except KeyboardInterrupt:
                 pass
             finally:
-                sys.settrace(None)
+                sys.settrace(old)
             a.zero_grad()
             b.zero_grad()
         lines[interrupted] = met

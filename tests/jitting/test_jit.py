@@ -1966,13 +1966,14 @@ def test_ctrl_c_leaves_all_that_a_step_writes_or_nothing():
                     raise KeyboardInterrupt
             return trace
 
+        old = sys.gettrace()
         sys.settrace(trace)
         try:
             step()
         except KeyboardInterrupt:
             return True
         finally:
-            sys.settrace(None)
+            sys.settrace(old)
         return False
 
     step()
