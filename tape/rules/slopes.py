@@ -294,7 +294,7 @@ def power(out: Any, x: Any, y: Any) -> Any:
         exponent, head = n * y, half(y)
         rest = (n * head - exponent) + n * (y - head)
         rounded = lax.pow(lax.full_like(n, 2), exponent)
-        return jnp.where(jnp.isfinite(rest), rounded + rounded * (log(2.0) * rest), out)
+        return jnp.where(jnp.isfinite(rest) & (rounded < jnp.inf), rounded + rounded * (log(2.0) * rest), out)
 
     return lax.cond(two, exactly, lambda out, *_: out, out, n, y)
 
