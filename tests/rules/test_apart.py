@@ -130,7 +130,20 @@ def test_initial_values_of_reductions_have_gradients():
         check_by_differences(
             lambda x, i: lax.reduce_window(x, i, lambda a, b: a + b + a * b, (2, 2), (1, 1), ((1, 1), (2, 0)), (2, 1)), (x, i)
         )
+        check_by_differences(
+            lambda x, i: lax.reduce_window(x, i, lambda a, b: a + b + a * b, (2, 2), (1, 1), "VALID", base_dilation=(2, 1)), (x, i)
+        )
         check_by_differences(lambda x: lax.reduce_window(x, np.float64(0.1), lax.max, (2, 2), (1, 1), "SAME"), (x,))
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (0, 2)])
+def test_windows_that_are_larger_than_the_array_have_gradients_of_zeros(shape):
+    (own,) = own_vjp(
+        lambda x: (lax.reduce_window(x, np.float32(0), lambda a, b: a + b + a * b, (7, 2), (3, 1), "VALID"),),
+        (jnp.ones(shape),),
+        (jnp.zeros((0, 1)),),
+    )
+    np.testing.assert_array_equal(own, np.zeros(shape))
 
 
 def test_reduction_of_numbers_with_their_places():

@@ -143,9 +143,9 @@ def _windows(x: Any, init: Any, params: dict[str, Any]) -> Any:
     padded = lax.pad(x, init, [(low, high, step - 1) for (low, high), step in zip(params["padding"], base, strict=True)])
     for axis, (size, stride, step) in enumerate(zip(params["window_dimensions"], params["window_strides"], spread_by, strict=True)):
         length = padded.shape[2 * axis]
-        windows = max(0, (length - (size - 1) * step - 1) // stride + 1) if length else 0
+        windows = max(0, (length - (size - 1) * step - 1) // stride + 1)
         places = stride * jnp.arange(windows)[:, None] + step * jnp.arange(size)
-        padded = jnp.take(padded, places, axis=2 * axis)
+        padded = padded[(slice(None),) * (2 * axis) + (places,)]  # of an array without elements, JAX's take has another shape
     inside = jnp.moveaxis(padded, range(1, padded.ndim, 2), range(x.ndim))
     return jnp.reshape(inside, (prod(inside.shape[: x.ndim]), *inside.shape[x.ndim :]))
 
