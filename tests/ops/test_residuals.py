@@ -15,6 +15,7 @@ import tape
 import tape.lax
 import tape.numpy as tnp
 from tape.ops import residuals
+from tape.rules import lookup
 from tape.rules.registry import Cost
 from tests.platforms import AT_HOME
 
@@ -267,3 +268,17 @@ def test_planted_a_rule_that_computes_again_is_seen(monkeypatch):
     monkeypatch.setattr(residuals.table, "cost_of", lambda primitive: Cost.SMALL)
     counts = both(recurrent, W + 0.5, H, X[:3])
     assert counts["tanh"] > 3
+
+
+def test_a_checkpoint_in_part_knows_which_of_its_outputs_its_policy_lets_be_kept():
+    """After what nobody reads has gone, too; and no output is there twice."""
+    fun = jax.checkpoint(lambda x: (jnp.sin(x), x @ x, jnp.cos(jnp.sin(x) @ x)), policy=POLICIES.dots_saveable)
+    (eqn,) = jax.make_jaxpr(fun)(W).jaxpr.eqns
+    rule = lookup(eqn.primitive)
+    larger, further = rule.augment(eqn.params, residuals.Keep())
+    assert [aval.shape for aval in further] == [(3, 3)]
+    assert larger["policy"].kept == (False, True, False, True)
+    for used, kept in (([False, True, False, True], (True, True)), ([True, False, True, True], (False, False, True))):
+        smaller, _, given = rule.prune(larger, used)
+        assert given == used
+        assert (smaller["policy"].kept, len(smaller["jaxpr"].outvars)) == (kept, len(kept))

@@ -68,6 +68,7 @@ IN_DOUBLE = {
     *("nn.softmax([x, 0, -1])[0] beside a zero",),
     *("scipy.special.erf", "scipy.special.ndtr", "scipy.special.log_ndtr", "scipy.special.erfinv", "scipy.special.digamma"),
     *("scipy.special.gammaln beside a zero left of 0", "scipy.special.digamma beside a zero left of 0"),
+    *("scipy.special.entr", "scipy.special.rel_entr(x, 2.5)", "scipy.special.kl_div(x, 2.5)", "nn.silu", "nn.mish", "numpy.cbrt"),
 }
 
 
@@ -101,6 +102,36 @@ def test_gelu_keeps_its_tails_where_it_is_asked_to(dtype):
         kept, usual, theirs = [accuracy.worst(case, order, numbers, v)[0] for v in values]
         assert kept <= accuracy.LIMIT
         assert not accuracy.less_accurate(usual, theirs)
+
+
+# Where derivatives of either order are zero, in double precision: what the next digits are, decides there.
+ZEROS = {
+    "nn.silu": (-1.2784645427610737, 2.3993572805154675),
+    "nn.mish": (-1.1924312145154952, -2.256376396360793, 1.4905711794854284),
+    "nn.gelu": (-0.7524614220710162, 1.4185040087908283),
+}
+
+
+def test_double_precision_is_kept_beside_zeros_to_the_next_number():
+    cases = [replace(c, options={"accurate": True}) if c.label == "nn.gelu" else c for c in CASES if c.label in ZEROS]
+    grids = [np.array([zero * (1 + k * 2.0**-52) for zero in ZEROS[c.name] for k in (-3, 0, 1, 2.0**42)]) for c in cases]
+    with jax.enable_x64(True):
+        found = _together([accuracy.derivatives(case) for case in cases], grids)
+    for case, numbers, both in zip(cases, grids, found, strict=True):
+        for order, values in zip(accuracy.ORDERS, both, strict=True):
+            error, at = accuracy.worst(case, order, numbers, values)
+            assert error <= accuracy.LIMIT, (case.label, order, at, error)
+
+
+def test_the_derivative_of_an_entropy_beside_its_zero_in_double_precision():
+    """``-log(e x)``: of the next number to ``1/e`` it is a ten-millionth of a millionth of what it is a sum of, and has three digits."""
+    with jax.enable_x64(True):
+        numbers = [*np.nextafter(np.exp(-1.0), [0, 1]).tolist(), np.exp(-1.0), np.exp(-1.0) * (1 + 1e-10)]
+        for x in numbers:
+            with mp.workdps(40):
+                exact = -mp.log(x) - 1
+            assert abs(float(tape.grad(tape.scipy.special.entr)(x)) / exact - 1) < 1e-3
+            assert abs(float(tape.grad(tape.scipy.special.rel_entr)(x, 1.0)) / -exact - 1) < 1e-3
 
 
 @pytest.mark.parametrize("count", [2, 3, 30, 1000])

@@ -10,7 +10,9 @@ from oracles import contains, jax_vjp, own_vjp
 
 from interop import lift
 from tape import Variable
-from tape.errors import LostGradientError
+from tape.errors import LostGradientError, TapeValueError
+from tape.jaxapi import jaxpr_as_fun
+from tape.rules import lookup
 
 X = np.array([0.5, -0.25, 2.0], "float32")
 SEED = np.array([1.0, 2.0, -1.0], "float32")
@@ -45,7 +47,8 @@ def test_jvp_of_the_user_is_used_beside_integers():
     np.testing.assert_allclose(own, SEED * 7 * X * np.arange(3), rtol=1e-6)
 
 
-def test_a_value_closed_over_has_no_gradient_and_is_not_taken_for_a_constant():
+@pytest.mark.parametrize("w", [X, X[0]], ids=["array", "number"])
+def test_a_value_closed_over_has_no_gradient_and_is_not_taken_for_a_constant(w):
     def scaled(w, x):
         @jax.custom_vjp
         def fun(x):
@@ -54,7 +57,7 @@ def test_a_value_closed_over_has_no_gradient_and_is_not_taken_for_a_constant():
         fun.defvjp(lambda x: (fun(x), None), lambda _, g: (g,))
         return jax.lax.scan(lambda c, _: (fun(c), None), x, None, length=1)[0]
 
-    w, x = Variable(X), Variable(X)
+    w, x = Variable(w), Variable(X)
     with pytest.raises(LostGradientError, match=r"closes over a value .* pass the value"):
         lift(scaled)(w, x).sum().backward()
     assert w.grad is None
@@ -111,3 +114,91 @@ def test_checkpoint_computes_again_behind_a_barrier():
 
     assert barriers()
     assert not barriers(prevent_cse=False)
+
+
+def test_a_checkpoint_of_some_inputs_has_those_behind_a_barrier():
+    """As JAX writes one that a map or another checkpoint has moved values into: a flag for each input."""
+
+    def fun(x, y):
+        return (jnp.sin(x * jnp.sin(y)),)
+
+    (eqn,) = jax.make_jaxpr(jax.checkpoint(fun))(X, X).jaxpr.eqns
+    rule = lookup(eqn.primitive).vjp
+    counts = []
+    for flags in ((False, False), (True, False), [False, True], (True, True)):
+        options = {**eqn.params, "prevent_cse": flags}
+        swept = jax.make_jaxpr(lambda x, y, ct, options=options: rule((ct,), fun(x, y), x, y, **options))(X, X, SEED)
+        for mine, other in zip(jax.jit(jaxpr_as_fun(swept))(X, X, SEED), jax_vjp(fun, (X, X), (SEED,)), strict=True):
+            np.testing.assert_allclose(mine, other, rtol=1e-6)
+        counts.append(sum(len(e.invars) for e in swept.jaxpr.eqns if e.primitive.name == "optimization_barrier"))
+    assert counts == [0, 2, 2, 3]  # the cotangent, and the inputs
+
+
+def test_a_backward_that_asks_is_told_which_results_have_no_cotangent():
+    told = []
+
+    @jax.custom_vjp
+    def both(x):
+        return 2 * x, 3 * x
+
+    def backward(_, cts):
+        told.append([isinstance(ct, jax.custom_derivatives.SymbolicZero) for ct in cts])
+        return (sum(7 * ct for ct in cts if not isinstance(ct, jax.custom_derivatives.SymbolicZero)),)
+
+    both.defvjp(lambda x: (both(x.value), None), backward, symbolic_zeros=True)
+    for cts in ((SEED, None), (None, SEED), (SEED, SEED)):
+        (own,) = own_vjp(both, (X,), cts)
+        np.testing.assert_array_equal(own, 7 * SEED * sum(ct is not None for ct in cts))
+    assert told == [[False, True], [True, False], [False, False]]
+
+
+def test_a_jvp_that_fails_leaves_others_their_derivatives():
+    @jax.custom_jvp
+    def failing(x):
+        return x * 1
+
+    failing.defjvp(lambda p, t: (p[0], jax.lax.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, s[1] * 2), (0, t[0]))[1]))
+    with pytest.raises(TapeValueError, match="carry"):
+        own_vjp(lambda x: (failing(x),), (X,), (SEED,))
+    (own,) = own_vjp(lambda x: tangent_of_its_own(x, jnp.arange(3)), (X,), (SEED, None))
+    np.testing.assert_allclose(own, SEED * 7 * X * np.arange(3), rtol=1e-6)
+
+
+def test_a_system_of_several_parts_has_gradients_of_one_of_its_solutions():
+    def solved(a, b, c):
+        return tuple(
+            jax.lax.custom_linear_solve(
+                lambda x: [(3 + a * a) * x[0], x[1] - x[0]],
+                [b, c],
+                lambda _, y: [y[0] / (3 + a * a), y[1] + y[0] / (3 + a * a)],
+                lambda _, y: [(y[0] + y[1]) / (3 + a * a), y[1]],
+            )
+        )
+
+    def direct(a, b, c):
+        return b / (3 + a * a), c + b / (3 + a * a)
+
+    for cts in ((SEED, None), (None, SEED), (SEED, X)):
+        args = (X, X + 1, X - 2)
+        for mine, other in zip(own_vjp(solved, args, cts), jax_vjp(direct, args, cts), strict=True):
+            np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-7)
+
+
+def test_a_checkpoint_with_a_cotangent_that_is_no_number_keeps_its_other_values():
+    cts = (np.zeros((0,), "float32"), np.array([np.nan, 1.0, -1.0], "float32"))  # the first of no elements, as one that is nothing
+
+    def fun(x):
+        return x[:0], jnp.sin(jnp.sin(x))
+
+    own, expected = (own_vjp(f, (X,), cts)[0] for f in (jax.checkpoint(fun), fun))
+    np.testing.assert_allclose(own, expected, rtol=1e-6)
+    assert np.isfinite(own[1:]).all()
+
+
+def test_a_checkpoint_that_is_given_a_key_draws_the_same_again():
+    def fun(key, x):
+        return (jnp.sin(x * jax.random.normal(key, (3,))),)
+
+    key = jax.random.key(5)
+    own = own_vjp(lambda x: jax.checkpoint(fun)(key, x), (X,), (SEED,))
+    np.testing.assert_allclose(own[0], jax_vjp(lambda x: fun(key, x), (X,), (SEED,))[0], rtol=1e-6)

@@ -96,3 +96,34 @@ def is_taken(fun, *args):
     except (TypeError, ValueError):
         return False
     return runs(fun, *args)
+
+
+@pytest.mark.parametrize("precision", [None, lax.Precision.HIGHEST, lax.Precision.HIGH])
+@pytest.mark.parametrize(
+    ("fun", "shapes"),
+    [
+        (lambda x, y, **options: lax.dot_general(x, y, MATRICES, **options), ((2, 3), (3, 4))),
+        (lambda x, k, **options: lax.conv_general_dilated(x, k, (1,), "SAME", **options), ((1, 2, 5), (3, 2, 2))),
+    ],
+    ids=["dot_general", "conv"],
+)
+def test_derivatives_are_computed_with_the_precision_of_the_value(fun, shapes, precision):
+    """CPUs compute with the same one in any case."""
+    x, y = map(jnp.ones, shapes)
+    value = jax.make_jaxpr(functools.partial(fun, precision=precision))(x, y)
+    (product,) = value.jaxpr.eqns
+    swept = jax.make_jaxpr(lambda x, y, ct: own_vjp(lambda *a: (fun(*a, precision=precision),), (x, y), (ct,)))(x, y, fun(x, y))
+    found = [e.params["precision"] for e in swept.jaxpr.eqns if e.primitive is product.primitive]
+    assert found == [product.params["precision"]] * 3  # the value, and the cotangents of both operands
+
+
+@pytest.mark.parametrize("shapes", [((1, 2, 0), (3, 2, 2)), ((0, 2, 5), (3, 2, 2))])
+def test_convolutions_of_nothing_have_gradients_of_zeros(shapes):
+    x, k = map(jnp.ones, shapes)
+
+    def conv(x, k):
+        return (lax.conv_general_dilated(x, k, (1,), ((2, 2),)),)
+
+    grads = own_vjp(conv, (x, k), [jnp.ones(o.shape) for o in jax.eval_shape(conv, x, k)])
+    assert [g.shape for g in grads] == list(shapes)
+    assert not any(g.any() for g in grads)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from oracles import assert_same, jax_vjp, own_vjp
+from oracles import assert_same, differences, jax_vjp, own_vjp
 
 from tape.errors import TapeValueError
 
@@ -83,3 +83,28 @@ def test_vectors_without_a_gradient_are_refused_with_a_repair(fun, repair):
     a = WIDE.astype("float32")
     with pytest.raises(TapeValueError, match=repair):
         own_vjp(fun, (a,), [jnp.ones_like(x) for x in fun(a)])
+
+
+@pytest.mark.parametrize("lower", [True, False])
+def test_the_triangle_of_a_hermitian_matrix_that_is_read_has_the_gradient(lower):
+    with jax.enable_x64(True):
+        a = WIDE[:, :3] + np.diag([3.0, 0.0, -4.0])
+        args = (lambda a: (lax.linalg.eigh(a, lower=lower, symmetrize_input=False)[1],)), (a,), (np.array([1.0, 2.0, -1.0]),)
+        (own,) = own_vjp(*args)
+        unit = np.eye(9).reshape(9, 3, 3)
+        numeric = [differences(*args, [direction])[0][0] for direction in unit]
+    np.testing.assert_allclose(own.ravel(), numeric, atol=1e-9)
+
+
+@pytest.mark.parametrize("conjugate", [False, True])
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize("left", [False, True])
+def test_complex_triangular_systems_of_every_side_have_jaxs_gradients(left, transpose, conjugate):
+    a, b = (WIDE[:, :3] + 1j * WIDE[:, 1:] + np.diag([3.0, 5.0j, -4.0])).astype("complex64"), WIDE[:, :3].astype("complex64") * (1 - 0.5j)
+    for lower in (False, True):
+
+        def solve(a, b, lower=lower):
+            return (lax.linalg.triangular_solve(a, b, left_side=left, lower=lower, transpose_a=transpose, conjugate_a=conjugate),)
+
+        call = jax.jit(lambda a, b, vjp, solve=solve: vjp(solve, (a, b), (b * (1 + 2j),)), static_argnums=2)
+        assert_same(call(a, b, own_vjp), call(a, b, jax_vjp), "triangular system")

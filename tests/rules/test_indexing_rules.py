@@ -82,3 +82,25 @@ def test_windows_that_overlap_keep_the_update_that_stayed():
     call = ((lambda a, u: (jax.lax.scatter(a, np.array([[0], [1], [0]]), u, numbers),)), args, (jnp.arange(1.0, 5.0),))
     for mine, other in zip(own_vjp(*call), jax_vjp(*call), strict=True):
         np.testing.assert_array_equal(mine, other)
+
+
+@pytest.mark.parametrize("how", ["multiply", "set"])
+def test_two_updates_of_one_place_are_not_taken_for_unique(how):
+    index, x, update = np.array([1, 1]), jnp.array([2.0, 3.0]), jnp.array([5.0, 7.0])
+    of_x, of_update = own_vjp(lambda a, u: (getattr(a.at[index], how)(u),), (x, update), (jnp.ones(2),))
+    np.testing.assert_array_equal(of_x, [1, 35] if how == "multiply" else [1, 0])
+    np.testing.assert_array_equal(of_update, [21, 15] if how == "multiply" else [0, 1])
+
+
+@pytest.mark.parametrize("start", [-1, -7, 3, 9])
+def test_places_before_the_first_are_clamped_where_negative_ones_are_not_counted_from_the_end(start):
+    x, update, options = jnp.arange(5.0), jnp.array([10.0, 20.0]), {"allow_negative_indices": False}
+    ct = jnp.arange(1.0, 6.0)
+    at = min(max(start, 0), 3)
+    of_x, of_update, _ = own_vjp(
+        lambda a, u, i: (jax.lax.dynamic_update_slice(a, u, (i,), **options),), (x, update, jnp.asarray(start)), (ct,)
+    )
+    np.testing.assert_array_equal(of_update, ct[at : at + 2])
+    np.testing.assert_array_equal(of_x, ct.at[at : at + 2].set(0))
+    of_slice, _ = own_vjp(lambda a, i: (jax.lax.dynamic_slice(a, (i,), (2,), **options),), (x, jnp.asarray(start)), (ct[:2],))
+    np.testing.assert_array_equal(of_slice, jnp.zeros(5).at[at : at + 2].set(ct[:2]))
