@@ -282,3 +282,20 @@ def test_a_checkpoint_in_part_knows_which_of_its_outputs_its_policy_lets_be_kept
         smaller, _, given = rule.prune(larger, used)
         assert given == used
         assert (smaller["policy"].kept, len(smaller["jaxpr"].outvars)) == (kept, len(kept))
+
+
+@pytest.mark.parametrize("policy", [None, POLICIES.dots_saveable])
+def test_a_checkpoint_of_a_compiled_function_with_constants_of_its_own_stays_whole(policy):
+    """Such an array is no argument of the checkpoint, which has nowhere to put it."""
+    weights = np.arange(3.0, dtype="float32")
+
+    def fun(w, x):
+        products = jax.jit(lambda w, x: jnp.tanh(w @ (weights * x)) * weights)(w, x)
+        return products @ products, jnp.cos(products)
+
+    def loss(w, x):
+        return jax.checkpoint(fun, policy=policy)(w, x)[0]
+
+    both(loss, W, H)
+    for order in (tape.grad(interop.lift(loss)), tape.grad(lambda w, x: tape.grad(interop.lift(loss))(w, x).sum())):
+        assert np.isfinite(jax.jit(order)(W, H)).all()

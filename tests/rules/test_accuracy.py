@@ -123,6 +123,13 @@ def test_double_precision_is_kept_beside_zeros_to_the_next_number():
             assert error <= accuracy.LIMIT, (case.label, order, at, error)
 
 
+def test_gelu_keeps_its_tail_as_far_as_double_precision_reaches():
+    case = next(c for c in CASES if c.name == "nn.gelu" and not c.options)
+    with jax.enable_x64(True), mp.workdps(600):
+        slope = tape.grad(lambda x: tape.nn.gelu(x, accurate=True))(-20.0)
+        assert abs(mp.mpf(float(slope)) / mp.diff(case.true, -20) - 1) < 1e-14
+
+
 def test_the_derivative_of_an_entropy_beside_its_zero_in_double_precision():
     """``-log(e x)``: of the next number to ``1/e`` it is a ten-millionth of a millionth of what it is a sum of, and has three digits."""
     with jax.enable_x64(True):

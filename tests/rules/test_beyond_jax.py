@@ -77,6 +77,11 @@ def test_running_sums_that_begin_with_nothing_give_it_no_share():
     np.testing.assert_allclose(shares, [0, 0, 3 + 9 / 4, 27 / 4, 0], rtol=1e-6)
 
 
+def test_running_sums_that_become_infinite_give_what_is_infinite_the_whole():
+    (shares,) = tape.vjp(tape.lax.cumlogsumexp, np.array([0.5, np.inf, 1.0], "float32"))[1](np.array([3.0, 1.0, 2.0], "float32"))
+    np.testing.assert_array_equal(shares, [3, 3, 0])
+
+
 @pytest.mark.parametrize("logsumexp", [tape.nn.logsumexp, tape.scipy.special.logsumexp])
 def test_infinities_share_the_weight_of_a_sum_of_exponentials(logsumexp):
     """JAX has NaN for them, and 0 for the others; where all are minus infinity, nothing is a share."""

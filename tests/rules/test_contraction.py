@@ -117,13 +117,34 @@ def test_derivatives_are_computed_with_the_precision_of_the_value(fun, shapes, p
     assert found == [product.params["precision"]] * 3  # the value, and the cotangents of both operands
 
 
-@pytest.mark.parametrize("shapes", [((1, 2, 0), (3, 2, 2)), ((0, 2, 5), (3, 2, 2))])
-def test_convolutions_of_nothing_have_gradients_of_zeros(shapes):
+@pytest.mark.parametrize(
+    ("shapes", "options"),
+    [
+        (((1, 2, 0), (3, 2, 2)), {"padding": ((2, 2),)}),
+        (((0, 2, 5), (3, 2, 2)), {"padding": ((2, 2),)}),
+        (((1, 2, 0), (3, 2, 2)), {"padding": ((2, 2),), "lhs_dilation": (3,)}),
+        (((1, 2, 1), (3, 2, 3)), {"padding": "VALID", "window_strides": (3,)}),
+    ],
+)
+def test_convolutions_of_nothing_have_gradients_of_zeros(shapes, options):
     x, k = map(jnp.ones, shapes)
 
     def conv(x, k):
-        return (lax.conv_general_dilated(x, k, (1,), ((2, 2),)),)
+        return (lax.conv_general_dilated(x, k, **{"window_strides": (1,), **options}),)
 
     grads = own_vjp(conv, (x, k), [jnp.ones(o.shape) for o in jax.eval_shape(conv, x, k)])
     assert [g.shape for g in grads] == list(shapes)
     assert not any(g.any() for g in grads)
+
+
+def test_cotangents_that_are_wider_than_the_operands_of_a_convolution_are_rounded_at_the_end():
+    x, k = (jnp.cos(jnp.arange(n)).reshape(shape).astype("bfloat16") for n, shape in ((80, (1, 2, 40)), (12, (2, 2, 3))))
+    ct = jnp.sin(jnp.arange(80.0)).reshape(1, 2, 40)
+
+    def conv(x, k):
+        return (lax.conv_general_dilated(x, k, (1,), "SAME", preferred_element_type="float32"),)
+
+    own = own_vjp(conv, (x, k), (ct,))
+    exact = own_vjp(conv, (x.astype("float32"), k.astype("float32")), (ct,))
+    for mine, other in zip(own, exact, strict=True):
+        np.testing.assert_array_equal(mine, other.astype("bfloat16"))

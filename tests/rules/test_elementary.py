@@ -112,15 +112,25 @@ def test_derivatives_at_infinity_are_limits(name):
         *((fun, at, (np.inf, np.inf)) for fun in (tape.numpy.exp2, lambda x: 8.0**x) for at in (np.inf, 1e30, 150.0)),
         (lambda x: tape.numpy.hypot(x, 1e38), 2.4e38, (12 / 13, 0)),
         (lambda x: tape.numpy.hypot(x, np.inf), 1e30, (0, 0)),
+        *((fun, -89.0, (-88 * np.exp(-89.0), -87 * np.exp(-89.0))) for fun in (tape.nn.silu, tape.nn.mish)),
         (lambda x: tape.numpy.logaddexp(x, -3e38), 3e38, (1, 0)),
         (lambda x: tape.numpy.logaddexp2(x, 3e38), -3e38, (0, 0)),
         (tape.scipy.special.spence, 0.6, (np.log(0.6) / 0.4, 1 / 0.24 + np.log(0.6) / 0.16)),
     ],
 )
-def test_derivatives_where_parts_of_their_formulas_overflow(fun, at, slopes):
+def test_derivatives_where_parts_of_their_formulas_are_out_of_range(fun, at, slopes):
     first = tape.grad(fun)
     found = [float(f(np.float32(at))) for f in (first, tape.grad(first))]
-    np.testing.assert_allclose(found, slopes, rtol=1e-5, atol=1e-37)
+    np.testing.assert_allclose(found, slopes, rtol=1e-5, atol=1e-39)
+
+
+@pytest.mark.parametrize(("name", "base"), [("logaddexp", np.e), ("logaddexp2", 2.0)])
+def test_shares_of_a_sum_know_what_the_difference_was_rounded_by(name, base):
+    x, y = np.asarray([60.3, 1e-3, 33.3], "float32"), np.asarray([1e-3, 47.7, 7e-4], "float32")
+    found = jax.jit(tape.grad(lambda x, y: tape.numpy.sum(getattr(tape.numpy, name)(x, y)), argnums=(0, 1)))(x, y)
+    x, y = x.astype("float64"), y.astype("float64")
+    for share, true in zip(found, (1 / (1 + base ** (y - x)), 1 / (1 + base ** (x - y))), strict=True):
+        hold(share, true, name)
 
 
 @contextlib.contextmanager
@@ -179,6 +189,16 @@ def test_a_gate_far_along_the_imaginary_axis_is_not_taken_for_saturated(z):
     for _ in range(2):  # the first and the second derivative
         ours, jaxs = tape.grad(ours, holomorphic=True), jax.grad(jaxs, holomorphic=True)
         np.testing.assert_allclose(ours(z), jaxs(z), rtol=2e-4)
+
+
+@pytest.mark.parametrize(("x", "slopes"), [(-200.0, (0, 0)), (200.0, (1, 0))])
+def test_a_gate_of_complex_numbers_is_flat_or_straight_far_from_zero(x, slopes):
+    for order in (1, 2):
+        slope = tape.nn.silu
+        for _ in range(order):
+            slope = tape.grad(slope, holomorphic=True)
+        for y in (-1.0, 1.0):
+            np.testing.assert_allclose(slope(np.complex64(complex(x, y))), slopes[order - 1], atol=1e-30)
 
 
 @pytest.mark.parametrize(("fun", "pole"), [(lax.log1p, -1), (lax.atan, 1j), (lax.atanh, 1), (lax.atanh, -1)])

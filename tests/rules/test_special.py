@@ -75,3 +75,14 @@ def test_curvature_of_the_logarithm_of_the_gamma_function_at_its_poles():
     x = jnp.asarray([-1.0, -2.0])
     assert np.isnan(slope(lax.lgamma)(x)).all()
     assert (slope(slope(lax.lgamma))(x) == np.inf).all()
+
+
+@pytest.mark.parametrize("parameters", [(1.5, 2.5), (7.0, 0.8)])
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_density_of_the_beta_distribution_is_differentiated_by_its_parameters(number, parameters):
+    with jax.enable_x64(True):
+        density = tape.grad(tape.scipy.special.betainc, argnums=2)
+        args = (*parameters, 0.3)
+        moved = [float(density(*[x + step * (i == number) for i, x in enumerate(args)])) for step in (-2e-3, -1e-3, 1e-3, 2e-3)]
+        slope = tape.grad(density, argnums=number)(*args)
+    np.testing.assert_allclose(slope, (moved[0] - 8 * moved[1] + 8 * moved[2] - moved[3]) / 12e-3, rtol=1e-8)
