@@ -266,6 +266,13 @@ def test_half_precision_stays(dtype):
     same(tape.jvp(lambda x: x * x, (x,), (x,)), jax.jvp(lambda x: x * x, (x,), (x,)))
 
 
+@pytest.mark.parametrize("tangent", [2, 2.0, jnp.asarray(2.0)], ids=["int", "float", "weak"])
+def test_tangents_that_are_numbers_have_the_dtypes_of_their_primals(tangent):
+    for fun in (lambda x: x, lambda x: x * 3):
+        for push in (tape.jvp(fun, (np.float16(1),), (tangent,))[1], tape.linearize(fun, np.float16(1))[1](tangent)):
+            same(push, jax.jvp(fun, (np.float16(1),), (np.float16(2),))[1])
+
+
 @pytest.mark.parametrize("shape", [(0,), (2, 0)])
 def test_size_zero(shape):
     x = jnp.zeros(shape)
