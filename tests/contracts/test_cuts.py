@@ -4,6 +4,7 @@ import copy
 import functools
 import gc
 import threading
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -786,3 +787,25 @@ def test_contract_25_what_was_computed_before_the_cut_ends_there_for_jax_too(fun
     for transform in (jax.grad, lambda f: jax.jit(jax.grad(f)), lambda f: lambda a: jax.vmap(jax.grad(f))(jnp.stack([a]))[0], jax.jacfwd):
         close(transform(raw)(0.7), expected)
     close(jax.grad(jax.grad(raw))(0.7), 2 * 0.7**4)
+
+
+def test_contract_25_what_a_function_saved_before_a_cut_is_freed_with_results_held():
+    contexts = []
+
+    class Tripled(tape.Function):
+        @staticmethod
+        def forward(ctx, x):
+            contexts.append(weakref.ref(ctx))
+            return x * 3
+
+        @staticmethod
+        def backward(ctx, g):
+            return 3 * g
+
+    x = tape.Variable(np.ones(3, np.float32))
+    middle = Tripled.apply(x)
+    end = middle * middle
+    end.unchain_backward()
+    assert contexts[0]() is None
+    (end + middle).sum().backward()
+    assert x.grad is None

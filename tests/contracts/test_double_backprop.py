@@ -215,3 +215,12 @@ def test_contract_21_a_function_of_an_unrecorded_gradient_is_unrecorded(inside):
     with tape.no_grad():
         assert not Twice.apply(g).requires_grad
     close(tape.gradients(x * Twice.apply(g.detach()), x), 12)
+
+
+def test_contract_21_a_root_that_is_the_input_itself_returns_its_seed_without_its_past():
+    x, seed = tape.Variable(np.float32(3)), tape.Variable(np.float32(2))
+    gradient = tape.gradients(x, x, seed)
+    assert not gradient.requires_grad
+    with pytest.raises(UnrecordedGradientError):
+        tape.gradients(gradient, seed)
+    assert float(tape.gradients(tape.gradients(x, x, seed, create_graph=True), seed)) == 1

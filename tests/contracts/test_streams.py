@@ -502,6 +502,23 @@ def test_contract_18_what_a_function_leaves_out_is_not_taken_for_what_another_ga
     close(gradient, -np.sin(A))
 
 
+def test_contract_18_what_a_function_adds_nothing_to_is_handed_out_with_what_came_before():
+    class First(tape.Function):
+        @staticmethod
+        def forward(ctx, x, y):
+            return x + y
+
+        @staticmethod
+        def backward(ctx, g):
+            return g, None
+
+    w, x = tape.Variable(A), tape.Variable(A)
+    taken, left = tnp.sin(w), tnp.cos(x)
+    tape.constant(0.0) + taken.value + left.value  # in a segment of their own, to which a sweep was foreseen to come for both
+    gradients = {id(leaf): gradient for leaf, gradient in tape.stream_gradients((First.apply(taken, left) + 2 * x).sum())}
+    close([gradients[id(w)], gradients[id(x)]], [np.cos(A), np.full_like(A, 2)])
+
+
 def test_contract_18_what_the_user_has_pending_stays_so(stats):
     parameters = layers()
     loss = loss_of(parameters)

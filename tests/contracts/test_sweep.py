@@ -284,6 +284,14 @@ def test_contract_16_subsets_and_orders_of_outputs_and_inputs(outputs, inputs, l
 
 
 @pytest.mark.usefixtures("tier")
+def test_contract_16_an_input_given_twice_receives_its_gradient_once():
+    x = tape.Variable(np.float32(3))
+    h = x * x
+    (h * 2).backward(inputs=[x, h, x, h])
+    assert (float(x.grad), float(h.grad)) == (12, 2)
+
+
+@pytest.mark.usefixtures("tier")
 def test_contract_16_only_inputs_receive_grad_and_only_paths_to_them_are_swept():
     x, w = tape.Variable(2.0), tape.Variable(3.0)
     on_path, seen_on = counted()

@@ -780,3 +780,21 @@ def test_planted_bugs_are_found(bug, monkeypatch):
         plant(patched)
         with pytest.raises((AssertionError, RecursionError)):
             test(*args)
+
+
+def test_no_hook_sees_what_another_one_does_even_if_that_enters_it():
+    class Count(tape.OpHook):
+        calls = 0
+
+        def forward_preprocess(self, op, inputs):
+            self.calls += 1
+
+    class Entering(tape.OpHook):
+        def forward_postprocess(self, op, inputs, outputs):
+            with count:
+                outputs[0] * 2
+
+    count = Count()
+    with Entering():
+        tnp.sin(tape.Variable(1.0))
+    assert count.calls == 0

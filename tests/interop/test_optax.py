@@ -557,3 +557,21 @@ def test_a_line_search_needs_the_loss_and_its_function():
         np.testing.assert_allclose(parameters[name].value, array, rtol=1e-5)
     with pytest.raises(tape.errors.TapeTypeError, match="use zero_grad\\(\\)"):
         optimizer.zero_grad(set_to_none=True)
+
+
+def test_a_search_may_differentiate_more_than_the_loss_of_its_closure():
+    def update(updates, state, params, *, value_fn, **_):
+        slope = jax.grad(lambda params: 3 * value_fn(params))(params)
+        return jax.tree.map(lambda g: -g, slope), state
+
+    w = tape.Variable(2.0)
+    optimizer = interop.optax.Optimizer([w], optax.GradientTransformationExtraArgs(lambda _: (), update))
+
+    def closure():
+        optimizer.zero_grad()
+        loss = w * w
+        loss.backward()
+        return loss
+
+    assert float(optimizer.step(closure)) == 4
+    assert float(w) == 2 - 3 * 4

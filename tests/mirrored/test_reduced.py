@@ -199,3 +199,12 @@ def test_halves_keep_their_dtype():
         grad = slope(tn.linalg.norm)(x)
         assert grad.dtype == x.dtype
         np.testing.assert_allclose(np.asarray(grad, "float64"), BASE / np.linalg.norm(BASE), rtol=2 * float(jnp.finfo(dtype).eps))
+
+
+def test_third_derivatives_of_a_softmax_are_jaxs():
+    with jax.enable_x64(True):
+        third = []
+        for space in (tape, jax):
+            first = space.grad(lambda x, space=space: space.nn.softmax(x)[0])
+            third.append(space.jacfwd(space.jacrev(first))(BASE))
+        np.testing.assert_allclose(*third, atol=1e-14)

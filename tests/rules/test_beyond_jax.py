@@ -67,6 +67,7 @@ def test_slopes_of_bessel_functions_are_bessel_functions_also_at_zero_and_far_aw
     special = tape.scipy.special
     assert (tape.grad(special.i0)(0.0), tape.grad(special.i0)(1e-20)) == (0, 0.5e-20)
     assert (tape.grad(special.i0)(100.0), tape.grad(special.i1)(100.0)) == (np.inf, np.inf)
+    assert tape.grad(special.i1)(0.0) == 0.5
     assert np.isnan(tape.grad(special.i1e)(np.nan))
 
 

@@ -254,3 +254,9 @@ def test_the_second_derivative_of_a_divergence_is_no_difference_of_equals(x, y):
     x, y = np.float32(x), np.float32(y)
     found = jax.jit(tape.grad(tape.grad(tape.scipy.special.kl_div, argnums=1), argnums=(0, 1)))(x, y)
     np.testing.assert_allclose(found, [-1 / float(y), float(x) / float(y) / float(y)], rtol=1e-6)
+
+
+@pytest.mark.parametrize("z", [2 + 2e-38j, 2 - 2e-38j, -2 + 2e-38j, -2 - 2e-38j])
+def test_the_slope_of_asin_knows_its_side_of_the_cut_where_the_square_underflows(z):
+    side = np.sign(z.real) * np.sign(z.imag)
+    np.testing.assert_allclose(tape.grad(tape.numpy.arcsin, holomorphic=True)(np.complex64(z)), side * 1j / np.sqrt(3), rtol=1e-6)

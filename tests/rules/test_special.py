@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -86,3 +88,14 @@ def test_the_density_of_the_beta_distribution_is_differentiated_by_its_parameter
         moved = [float(density(*[x + step * (i == number) for i, x in enumerate(args)])) for step in (-2e-3, -1e-3, 1e-3, 2e-3)]
         slope = tape.grad(density, argnums=number)(*args)
     np.testing.assert_allclose(slope, (moved[0] - 8 * moved[1] + 8 * moved[2] - moved[3]) / 12e-3, rtol=1e-8)
+
+
+@pytest.mark.parametrize("x", [5.0, 75.0])
+def test_third_derivatives_of_the_gamma_distribution_where_its_density_is_small_and_where_not(x):
+    a = 1.5
+    second = tape.grad(tape.grad(tape.scipy.special.gammainc, argnums=1), argnums=1)
+    by_a, by_x = tape.grad(second, argnums=(0, 1))(np.float32(a), np.float32(x))
+    density, slope = x ** (a - 1) * np.exp(-x) / math.gamma(a), (a - 1) / x - 1
+    digamma = 2 - np.euler_gamma - 2 * np.log(2)  # of 3/2
+    np.testing.assert_allclose(by_x, density * (slope * slope - (a - 1) / x**2), rtol=2e-6)
+    np.testing.assert_allclose(by_a, density * (slope * (np.log(x) - digamma) + 1 / x), rtol=2e-6)
