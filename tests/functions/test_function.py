@@ -1609,3 +1609,23 @@ def test_a_call_that_a_compiled_function_knows_is_another_one_in_a_backward():
         g = tape.gradients(square.apply(x).sum(), x, create_graph=True)
         with pytest.raises(UnrecordedGradientError):
             tape.gradients(g.sum() + x.sum(), x)
+
+
+def test_integers_among_the_outputs_have_empty_tangents_in_jax():
+    class Placed(tape.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2, tnp.argmax(x)
+
+        @staticmethod
+        def backward(ctx, g, _):
+            return 2 * g
+
+        @staticmethod
+        def jvp(ctx, t):
+            return 2 * t, None
+
+    x = jnp.asarray(A)
+    (_, place), (tangent, empty) = jax.jvp(lambda x: [v.value for v in Placed.apply(x)], (x,), (x,))
+    close(tangent, 2 * A)
+    assert (place.dtype.kind, empty.dtype) == ("i", jax.dtypes.float0)

@@ -499,3 +499,10 @@ def test_planted_bugs_are_found(bug, monkeypatch):
         patched.setattr(where, name, wrong)
         with pytest.raises(AssertionError):
             test()
+
+
+def test_an_op_with_several_such_outputs_is_one_anomaly():
+    with NaNWatcher(inf=True) as watcher:
+        tnp.divmod(tape.Variable([1.0, 2.0]), tape.constant([0.0, 1.0]))
+    (found,) = watcher.found
+    assert (found.op.name, found.position, found.what, found.born) == ("divmod", 0, "inf", True)

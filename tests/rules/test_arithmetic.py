@@ -77,3 +77,11 @@ def test_equal_running_extremes_share_as_jaxs_do(name, reverse):
 def test_the_size_of_a_complex_zero_has_the_gradient_zero():
     (own,) = own_vjp(lambda z: (jax.lax.abs(z),), (np.array([0j, 3 + 4j], "complex64"),), (np.ones(2, "float32"),))
     np.testing.assert_allclose(own, [0, 0.6 - 0.8j], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["reduce_max", "reduce_min"])
+def test_equal_extremes_of_a_reduction_share_as_jaxs_do(name):
+    x = np.array([[1, 2, 2, 1], [3, 3, 3, 3], [0, 1, 2, 3]], "float32")
+    for axes, ct in (((1,), np.arange(1.0, 4.0, dtype="float32")), ((0,), np.arange(1.0, 5.0, dtype="float32")), ((0, 1), np.float32(6))):
+        args = (lambda v, axes=axes: (getattr(jax.lax, name)(v, axes),)), (x,), (ct,)
+        np.testing.assert_allclose(own_vjp(*args)[0], jax_vjp(*args)[0], rtol=1e-6)

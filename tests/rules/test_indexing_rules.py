@@ -104,3 +104,10 @@ def test_places_before_the_first_are_clamped_where_negative_ones_are_not_counted
     np.testing.assert_array_equal(of_x, ct.at[at : at + 2].set(0))
     of_slice, _ = own_vjp(lambda a, i: (jax.lax.dynamic_slice(a, (i,), (2,), **options),), (x, jnp.asarray(start)), (ct[:2],))
     np.testing.assert_array_equal(of_slice, jnp.zeros(5).at[at : at + 2].set(ct[:2]))
+
+
+def test_what_is_sorted_by_two_keys_has_its_gradients_where_the_first_key_is_equal():
+    keys, x = np.array([1, 0, 1, 0, 1], "float32"), np.array([3.0, 5.0, 1.0, 4.0, 2.0], "float32")
+    ct = jnp.arange(1.0, 6.0)
+    (own,) = own_vjp(lambda x: (jax.lax.sort((keys, x), num_keys=2)[1],), (x,), (ct,))
+    np.testing.assert_array_equal(own, ct[np.argsort(np.lexsort((x, keys)))])

@@ -99,6 +99,7 @@ def test_products_and_matrices():
     numpy.testing.assert_allclose(make_hvp(loss)(X)[0](v), h @ v)
     numpy.testing.assert_allclose(hessian_tensor_product(loss)(X, v), h @ v)
     numpy.testing.assert_allclose(make_ggnvp(f)(X)(v), j.T @ j @ v)
+    numpy.testing.assert_allclose(make_ggnvp(lambda a, x: a * f(x), f_argnum=1)(2.0, X)(v), 4 * j.T @ j @ v)
     numpy.testing.assert_allclose(grad_and_aux(lambda x: (loss(x), f(x)))(X)[0], grad(loss)(X))
     numpy.testing.assert_allclose(jacobian(lambda x: np.sum(jacobian(f)(x)))(X), grad(lambda x: np.sum(jacobian(f)(x)))(X))
     assert holomorphic_grad(lambda z: z**2)(1.0 + 2.0j) == 2.0 + 4.0j
@@ -253,3 +254,10 @@ NAMES = {
 def test_what_programs_import_of_hips_autograd_is_there(module):
     found = importlib.import_module(f"interop.autograd{module}")
     assert [name for name in NAMES[module].split() if not hasattr(found, name)] == []
+
+
+def test_forward_mode_shows_values_to_rules_that_take_nothing_else():
+    log_gamma = primitive(scipy.special.gammaln)
+    defvjp(log_gamma, lambda ans, x: lambda g: g * scipy.special.digamma(float(x)))
+    for slope in (deriv(log_gamma)(2.5), grad(log_gamma)(2.5)):
+        numpy.testing.assert_allclose(slope, scipy.special.digamma(2.5))

@@ -610,3 +610,17 @@ def test_nnx_does_not_take_a_bridge_apart(call):
 def test_what_is_no_module_is_refused(call, error):
     with pytest.raises(error, match=r"expected a|no collection 'params'|requires grad"):
         call()
+
+
+def test_the_nnx_module_that_was_given_stays_as_it_is():
+    given = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+    before = np.asarray(given.kernel[...])
+    module = interop.nnx.Module(given)
+    with tape.no_grad():
+        module.kernel += 1.0
+    module.bias = jnp.ones(2)
+    module.further = 3
+    repr(module)  # as is_leaf and train() do, it puts the present values into NNX's
+    np.testing.assert_array_equal(given.kernel[...], before)
+    np.testing.assert_array_equal(given.bias[...], np.zeros(2))
+    assert not hasattr(given, "further")
