@@ -22,6 +22,7 @@ from tape.graph.trees import flatten, leaves_of
 from tape.graph.trie import RECORD, State
 from tape.jaxapi import Tracer
 from tape.jitting.effects import Effects
+from tape.ops.interning import fingerprint
 from tape.programs.program import look, run_pending
 from tape.sweeps.plan import behind
 from tape.variables.conversion import as_array
@@ -191,8 +192,9 @@ class Outcome:
 
     def told(self) -> object:
         """Return what the step leaves where, to be compared with what another one does."""
-        slots = [(s.holder.key, s.key, s.content.structure, [_told(*leaf) for leaf in s.content.leaves]) for s in self.slots]
-        return slots, [c[:3] for c in self.changes], self.returned.structure, [_told(*leaf) for leaf in self.returned.leaves]
+        made = [(m.place.kind, m.segment is None, m.result, *m[3:]) for m in self.made]
+        slots = [(s.holder.key, s.key, _told(s.content)) for s in self.slots]
+        return made, slots, self.changes, _told(self.returned)
 
     def drop_traced(self) -> None:
         """Forget what existed only in the trace."""
@@ -285,8 +287,8 @@ class Outcome:
         self.plain.append((holder.place, plain))
 
 
-def _told(kind: int, what: Any) -> tuple[Any, ...]:
-    return (kind, type(what), what if kind != PLAIN or isinstance(what, (int, float, complex, str)) else id(what))
+def _told(tree: Tree) -> tuple[Any, ...]:
+    return tree.structure, fingerprint(tree.leaves)
 
 
 def _leaves(content: object) -> list[Any]:

@@ -21,6 +21,7 @@ from tape.graph.segment import Handle, is_leaf
 from tape.jaxapi import ClosedJaxpr
 from tape.jitting.effects import Effects
 from tape.jitting.outcome import GRADIENT, SAME, KeptArray, Outcome, kept_in, stand_in
+from tape.ops.interning import fingerprint
 from tape.ops.kernel import Kernel
 from tape.ops.pullback import pullback
 from tape.programs.equations import ops_of, written
@@ -117,6 +118,11 @@ class TracedStep:
         self.kinds = [v._place.kind for v in self.sources]
         self.hooks = [hooks_of(v) for v in self.sources]
         self.grad_kinds = [None if g is None else g._place.kind for g in effects.grads]
+
+    def told(self) -> object:
+        """Return what it computes, how that is swept, and what it leaves where, to be compared with another one."""
+        pull = () if self.kernel is None else tuple(self.kernel.sweep)
+        return self.outcome.told(), fingerprint((self.jaxpr, pull))
 
 
 def hooks_of(variable: Handle) -> tuple[Any, ...]:

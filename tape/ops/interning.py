@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import types
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -41,6 +42,11 @@ def intern(name: str, jaxpr: jaxapi.ClosedJaxpr, tree: jax.tree_util.PyTreeDef, 
     return intern_op((name, tree, _Fingerprint().closed(jaxpr), configuration(), exact), make, _OPS)
 
 
+def fingerprint(value: object) -> Hashable:
+    """Return what is equal for programs of the same computation, for numbers and arrays of the same bits, and else for the same thing."""
+    return _Fingerprint(small=sys.maxsize).of(value)
+
+
 _BY_KEY: Bounded[Hashable, Op] = Bounded("ops", 1 << 14)
 
 
@@ -51,7 +57,6 @@ def intern_op(key: Hashable, make: Callable[[], Op], ops: Bounded[Hashable, Op] 
 
 
 _BY_VALUE = (str, bytes, int, type(None), type, np.dtype, type(Ellipsis), types.BuiltinFunctionType)
-_BYTES_LIMIT = 1 << 12
 # What JAX's tracing leaves in closures, without a part in what is computed.
 _BOOKKEEPING = frozenset({"DynamicJaxprTrace", "Store", "EqualStore", "InitialResultPaths", "DebugInfo"})
 
@@ -74,10 +79,11 @@ class Itself:
 class _Fingerprint:
     """One walk through a jaxpr; a function met again on the way is named by when it was first met.
 
-    What it returns is equal for jaxprs of the same computation, arrays being compared by identity.
+    What it returns is equal for jaxprs of the same computation, arrays of NumPy being compared by identity unless they are ``small``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, small: int = 1 << 12) -> None:
+        self._small = small
         self._met: dict[int, int] = {}
 
     def closed(self, closed: jaxapi.ClosedJaxpr) -> Hashable:
@@ -122,7 +128,7 @@ class _Fingerprint:
             return object()
         if isinstance(value, np.ndarray) or kind.__name__ == "TypedNdArray":  # what JAX makes of one in a jaxpr
             array = np.asarray(value)  # of the latter another one each time
-            small = array.dtype != object and array.nbytes <= _BYTES_LIMIT
+            small = array.dtype != object and array.nbytes <= self._small
             return (kind, array.shape, array.dtype, array.tobytes()) if small else Itself(value)
         return self._object(value)
 

@@ -308,7 +308,8 @@ def test_arguments_from_a_container_that_the_step_reaches_are_traced_twice_at_mo
 
         @tape.jit
         def step(self, x):
-            return (x * self.w).sum(), 0.37 * x.size  # another object at each trace
+            ones = np.ones(2000, np.float32)  # other objects at each trace
+            return ((x * self.w).sum() * ones)[0], 0.37 * x.size
 
         @tape.jit
         def against_the_last(self, x):
@@ -324,6 +325,51 @@ def test_arguments_from_a_container_that_the_step_reaches_are_traced_twice_at_mo
     last = model.batches[-1]
     for x in (last, model.batches[1], tape.constant([7.0, 1.0])):
         assert float(model.against_the_last(x)) == float((x * last).sum())
+
+
+def _times(y, factor):
+    y = y * 1
+    y.register_hook(lambda g: g * factor)
+    return y * 1
+
+
+def _named(y, name):
+    y.name = name
+    return y
+
+
+@pytest.mark.parametrize(
+    "instead",
+    [
+        lambda y, i: y.detach() if i == 1 else y,
+        lambda y, i: y.detach().requires_grad_() if i == 1 else y.detach(),
+        lambda y, i: y * np.array([1.0 + (i == 1), 2.0], np.float32),
+        lambda y, i: y.sum() * np.arange(2000 + 10 * (i == 1), 4000 + 10 * (i == 1), dtype=np.float32),
+        lambda y, i: _times(y, 2.0 + (i == 1)),
+        lambda y, i: _named(y, "second" if i == 1 else "other"),
+        lambda y, i: (y, -0.0 if i == 1 else 0.0),
+    ],
+    ids=["detached", "leaf", "constant", "large", "hook", "name", "zero"],
+)
+def test_what_is_done_for_one_argument_in_a_container_only_is_not_done_for_others(instead):
+    model = types.SimpleNamespace(w=tape.Variable([2.0, 3.0]), batches=[tape.Variable([1.0 + i, 2.0]) for i in range(4)])
+
+    def step(x):
+        return instead(x * model.w, [x is b for b in model.batches].index(True))
+
+    def outcome(call, x):
+        leaves = jax.tree.leaves(call(x), is_leaf=lambda v: isinstance(v, tape.Variable))
+        y = leaves[0]
+        if y.requires_grad:
+            y.backward(tnp.ones(y.shape))
+        grads = [v.grad if v.grad is None else v.grad.tolist() for v in (model.w, x, y)]
+        model.w.zero_grad()
+        x.zero_grad()
+        return y.tolist(), grads, y.requires_grad, y.is_leaf, y.name, *map(repr, leaves[1:])
+
+    compiled = tape.jit(step)
+    assert [outcome(compiled, x) for x in model.batches] == [outcome(step, x) for x in model.batches]
+    assert compiled.cache_info().traces == 3
 
 
 @pytest.mark.parametrize("pending", [False, True])
