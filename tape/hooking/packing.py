@@ -23,7 +23,7 @@ from tape.graph.constants import known_array
 from tape.graph.scope import LOCAL, no_segment, parked, set_scope
 from tape.graph.segment import Handle, LeafNode, Run, Segment
 from tape.graph.trees import leaves_of
-from tape.graph.trie import CONSTANT, State
+from tape.graph.trie import CONSTANT, RECORD, State
 from tape.graph.watcher import NOBODY
 from tape.modes import Mode
 from tape.programs.failures import naming
@@ -58,7 +58,8 @@ class Packing:
     def call(self, concrete: bool, function: Callable[[Any], Any], given: object) -> Any:
         """Call one of the hooks, apart from what is being recorded; return a Variable's value, run, and anything else as it is."""
         trace = NOBODY if concrete or not LOCAL.scope.trace.capturing else LOCAL.scope.trace
-        with parked(mode=CONSTANT, unseen=True, staged=[], packing=None, trace=trace), self._place(concrete):
+        mode = CONSTANT if concrete else RECORD  # second derivatives of JAX and of steps of tape.jit go through what hooks made
+        with parked(mode=mode, unseen=True, staged=[], packing=None, trace=trace), self._place(concrete):
             result = function(given)
             for segment in _recording():  # nothing that pack returned waits for the value that it was given
                 run_pending(segment, "saved values")

@@ -468,6 +468,20 @@ def test_what_hooks_read_in_a_compiled_function_is_read_at_each_call():
         close(compiled(w, x), factor * np.ones((3, 2), np.float32) @ X.T)
 
 
+@pytest.mark.parametrize("jit", [lambda f: f, tape.jit, jax.jit])
+def test_second_derivatives_go_through_what_hooks_made_of_values_of_transformations(jit):
+    def loss(w):
+        with tape.saved_value_hooks(lambda v: v * 2, lambda v: v * 0.5):
+            return network(w, X)
+
+    w = tape.Variable(W)
+    if jit is jax.jit:
+        close(jax.jit(jax.grad(lambda w: (tape.grad(loss)(w) ** 2).sum()))(W), curvature(W))
+    else:
+        (tape.gradients(jit(loss)(w), w, create_graph=True) ** 2).sum().backward()
+        close(w.grad, curvature(W))
+
+
 def on_host(w, x):
     with tape.save_on_host():
         return network(w, x)
