@@ -32,6 +32,10 @@ class Watcher:
         """Return the Variable as it is known here, now that its value is about to be read; ``flows``: a gradient could flow to it."""
         return variable
 
+    def operand(self, variable: Handle) -> Handle:
+        """Return the Variable as an op reads it that is recorded here."""
+        return self.read(variable)
+
     def adopt(self, cell: Cell) -> None:
         """Note a cell that is made now, and belongs to the trace."""
 

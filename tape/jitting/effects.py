@@ -12,18 +12,23 @@ import gc
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import jax
+
 from tape import jaxapi
 from tape.callables.captures import Captures, held, placeholder
 from tape.callables.reach import Stored
 from tape.errors import TapeRuntimeError
 from tape.graph import boundary
 from tape.graph.boxes import Cell
-from tape.graph.kinds import Place, is_scalar
+from tape.graph.kinds import Place, is_scalar, kind_of
 from tape.graph.lines import user_line
-from tape.graph.scope import parked
-from tape.graph.segment import NOTHING, Extra, Handle, LeafNode, Segment, itself, outside
+from tape.graph.scope import LOCAL, parked
+from tape.graph.segment import NOTHING, Extra, Handle, LeafNode, Segment, is_leaf, itself, outside
+from tape.graph.trie import RECORD
 from tape.hooking.handles import take_away
+from tape.ops.kernel import Op
 from tape.programs.equations import placed
+from tape.programs.program import look
 from tape.programs.traced import Part
 from tape.recording import record
 from tape.recording.record import handle
@@ -54,6 +59,15 @@ class Before(NamedTuple):
         v._segment, v._place, v._cell, v._extra = self[1:5]
         if self.extra is not None:
             self.extra.grad, self.extra.assigned = self.grad, self.assigned
+
+
+@jax.custom_jvp
+def _assigned(value: Any, leaf: Any) -> Any:  # noqa: ARG001
+    return value
+
+
+_assigned.defjvp(lambda primals, tangents: (primals[0], tangents[1]))
+_ASSIGNED = Op("assigned", _assigned)
 
 
 class Effects(Captures):
@@ -120,6 +134,22 @@ class Effects(Captures):
             known_as._extra = Extra()
             known_as._extra.node = self.node_of(variable, known_as)
         return known_as
+
+    def operand(self, variable: Handle) -> Handle:
+        """Return it as :meth:`read` does; a leaf that got another value here as one whose derivatives are those of the leaf outside."""
+        known, kind = self.read(variable), variable._place.kind
+        before = self.touched.get(id(known))
+        if before is None or before.segment is not None or not (is_leaf(known) and kind.requires_grad and LOCAL.scope.mode == RECORD):
+            return known
+        position = self._expected.get(id(before.cell))
+        if position is None:
+            return known
+        value = handle(None, Place(-1, kind_of(kind.aval)), [look(known)])
+        leaf: Handle = handle(None, Place(-1, kind), self._stand_ins.setdefault(id(before.cell), [self._inputs[position]]))
+        leaf._extra = Extra()
+        leaf._extra.node = record.node_of(known)
+        assigned: Handle = record.record(_ASSIGNED, (value, leaf))
+        return assigned
 
     def adopt(self, cell: Cell) -> None:
         """Note a cell that was made in this trace, and by which line."""

@@ -80,7 +80,7 @@ def record_at_once(op: Any, inputs: Sequence[Handle]) -> Any:
 
 def _known(scope: Scope, variable: Handle) -> Handle:
     """Return a Variable as whoever traces knows it."""
-    inner = scope.trace.read(variable)
+    inner = scope.trace.operand(variable)
     if inner is not variable:
         scope.forward.stand(variable._cell, inner._cell)
     return inner

@@ -372,6 +372,37 @@ def test_what_is_done_for_one_argument_in_a_container_only_is_not_done_for_other
     assert compiled.cache_info().traces == 3
 
 
+@pytest.mark.parametrize(
+    "assign",
+    [
+        lambda w, v: w.__setitem__(0, v[0] * 0.5),
+        lambda w, v: w.__isub__(v * 0.1),
+        lambda w, v: setattr(w, "value", (v * w).value),
+    ],
+    ids=["item", "in place", "value"],
+)
+def test_second_derivatives_by_a_leaf_that_the_step_assigns_to_before_it_reads_it_again(assign):
+    def step(w, v):
+        before = tnp.sin(w * v).sum()
+        with tape.no_grad():
+            assign(w, v)
+        return before + tnp.tanh(w * v).sum() * w.sum()
+
+    def run(call):
+        w, grads = tape.Variable(W), []
+        for scale in (1.0, -0.5, 0.25):
+            v = tape.Variable(X * np.float32(scale))
+            slopes = tape.gradients(call(w, v), [w, v], create_graph=True)
+            sum((g * g).sum() for g in slopes).backward()
+            grads += [w.value, w.grad.value, v.grad.value, *slopes]
+            w.grad = None
+            w.value = W
+        return grads
+
+    for a, b in zip(run(tape.jit(step)), run(step), strict=True):
+        close(a, b, rtol=1e-5)
+
+
 @pytest.mark.parametrize("pending", [False, True])
 def test_a_sweep_to_what_a_value_from_outside_depends_on_is_refused(pending):
     def gradient(c, b):
