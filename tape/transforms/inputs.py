@@ -83,7 +83,7 @@ class Call:
             result, self.aux = result
         outputs, self.output_tree = flatten(result)
         if name == "grad" and len(outputs) == 1:
-            _check_kept(outputs[0], looked=gave)
+            _check_kept(outputs[0], fun, looked=gave)
         self.outputs: list[Variable] = [variable(name, x) for x in outputs]
         for v in self.outputs:
             check_recorded(name, v)
@@ -186,14 +186,15 @@ def _unrecorded(variable: Handle) -> Any:
     return in_mode(SWEEP, record.record, _ALIAS, (variable,))
 
 
-def _check_kept(output: object, *, looked: bool) -> None:
+def _check_kept(output: object, fun: Callable[..., Any], *, looked: bool) -> None:
     """Refuse what a function of the tape computed, and took off the tape: ``loss.value`` and ``x.numpy().sum()`` lead back to no input.
 
-    So does ``float(loss)``, which cannot be told from a constant: it is refused where the function ``looked`` at any number.
+    So does ``float(loss)``, which cannot be told from a constant: it is refused where the function ``looked`` at any number, unless it is
+    one that stands in the function's own code, as in ``return x if float(x) > 0 else 0.0``.
     """
     if isinstance(output, (jax.Array, np.ndarray, np.generic)) and differentiable(output):
         what, looks = f"an array ({type(output).__name__}, shape {output.shape}, dtype {output.dtype})", ".value and .numpy()"
-    elif isinstance(output, (float, complex)) and looked:
+    elif isinstance(output, (float, complex)) and looked and not _stands_in(fun, output):
         what, looks = (
             f"a number of Python's ({output!r}), having looked at a Variable that requires grad,",
             "float(), .item() and .tolist()",
@@ -205,6 +206,11 @@ def _check_kept(output: object, *, looked: bool) -> None:
         f"compute with the Variables, without {looks}, or return tape.constant(y) for a constant"
     )
     raise LostGradientError(msg)
+
+
+def _stands_in(fun: Callable[..., Any], number: object) -> bool:
+    """Tell whether a number stands in a function's code; one that was computed is another object."""
+    return any(number is known for known in getattr(getattr(fun, "__code__", None), "co_consts", ()))
 
 
 def check_recorded(name: str, variable: Handle) -> None:

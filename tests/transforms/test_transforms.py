@@ -325,9 +325,11 @@ def test_numbers_that_lose_no_gradient():
     assert float(x.sum()) < 0  # before the call
     same(tape.grad(lambda x: 1.0 if x.sum() > 0 and float(x.detach().sum()) > 0 else 2.0)(A), jnp.zeros(3))
     same(tape.grad(lambda x: x.sum() * float(x.sum()))(A), jnp.full(3, A.sum()))
+    for number in (-3.0, 2.0):
+        same(tape.grad(lambda x: x * x if float(x) > 0 else 0.5)(number), jnp.asarray(max(2 * number, 0.0)))
     inner = tape.grad(lambda y: y.sum() * float(y.sum()))
     with pytest.raises(tape.errors.LostGradientError, match="a number of Python's"):
-        tape.grad(lambda x: (inner(x), 1.0)[1])(A)  # the number that was looked at there may be this one
+        tape.grad(lambda x: (inner(x), 1.0 * len(x))[1])(A)  # the number that was looked at there may be this one
 
 
 def test_under_no_grad():
