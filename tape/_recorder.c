@@ -71,7 +71,7 @@ typedef struct { /* a step of tape.jit on certain Variables, as tape/jitting/bin
 typedef struct {
     PyObject_HEAD
     PyObject *segment, *scope, *outset; /* outset: what the segment begun last began with, whatever the grad mode, as long as that holds; None otherwise */
-    PyObject *gave;                     /* whether a Variable that requires grad gave a number of Python's */
+    PyObject *gave;                     /* whether a Variable that requires grad gave its value to Python */
     PyObject *begun;                    /* held while the recorder in Python goes on with it */
 } Thread;
 typedef struct { PyObject_HEAD PyObject *make; } Local;
@@ -423,7 +423,7 @@ static PyGetSetDef Local_attributes[] = {
     {"segment", Local_get, Local_set, "a weak reference to the pending segment", (void *)offsetof(Thread, segment)},
     {"scope", Local_get, Local_set, "what holds for the ops", (void *)offsetof(Thread, scope)},
     {"outset", Local_get, Local_set, "what segments begin with", (void *)offsetof(Thread, outset)},
-    {"gave", Local_get, Local_set, "whether a Variable that requires grad gave a number", (void *)offsetof(Thread, gave)},
+    {"gave", Local_get, Local_set, "whether a Variable that requires grad gave its value", (void *)offsetof(Thread, gave)},
     {NULL}};
 STRUCTURE(Local, "The recorder of one thread.", .tp_getset = Local_attributes, .tp_new = Local_new);
 
@@ -2057,6 +2057,16 @@ in_words(void)
     return calm;
 }
 
+/* Note that a Variable gives its value, or its number, to Python, as `taken` in tape/graph/scope.py does. */
+static void
+note_given(Handle *handle)
+{
+    PyObject *kind = ((Place *)handle->place)->kind;
+    if (is_a(kind, &Kind_type) && ((Kind *)kind)->requires_grad != Py_False) {
+        Py_SETREF(this_thread()->gave, Py_NewRef(Py_True));
+    }
+}
+
 /* Return the number of a Variable without axes, as a type of Python's (None: as it is); NULL without an exception if that is not done here. */
 static PyObject *
 number_of(PyObject *type, PyObject *variable)
@@ -2086,8 +2096,8 @@ number_of(PyObject *type, PyObject *variable)
     Py_DECREF(item);
     if (number == NULL) { /* int(nan): Python says it in words */
         PyErr_Clear();
-    } else if (kind->requires_grad != Py_False && (type == Py_None || type == (PyObject *)&PyFloat_Type)) {
-        Py_SETREF(this_thread()->gave, Py_NewRef(Py_True));
+    } else if (type == Py_None || type == (PyObject *)&PyFloat_Type) {
+        note_given(handle);
     }
     return number;
 }
@@ -2587,6 +2597,7 @@ Value_get(PyObject *self, PyObject *variable, PyObject *type)
     Handle *handle = unwatched(variable, told.trace);
     PyObject *value = handle == NULL ? NULL : looked_at(handle);
     if (value != NULL) {
+        note_given(handle);
         return Py_NewRef(value);
     }
     return PyErr_Occurred() ? NULL : PyProperty_Type.tp_descr_get(self, variable, type);

@@ -95,7 +95,7 @@ if TYPE_CHECKING or NATIVE is None:
     class Local(threading.local):
         """The recorder of one thread: its pending ``segment`` (weakly) and its ``scope``, which ``make`` returns for a new thread.
 
-        It notes whether a Variable that requires grad ``gave`` a number of Python's.
+        It notes whether a Variable that requires grad ``gave`` its value to Python.
         """
 
         segment: Any

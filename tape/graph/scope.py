@@ -15,7 +15,7 @@ from tape.graph.watcher import NOBODY, Watcher
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tape.graph.segment import Segment
+    from tape.graph.segment import Handle, Segment
 
 
 class Scope(NamedTuple):
@@ -62,10 +62,19 @@ if TYPE_CHECKING:
     class _Local:
         segment: Callable[[], Segment | None]
         scope: Scope
-        gave: bool  # a Variable that requires grad has given a number of Python's
+        gave: bool  # a Variable that requires grad has given its value to Python
 
 
 LOCAL: _Local = layout.Local(_beginning)  # type: ignore[assignment]
+
+
+def taken(variable: Handle) -> None:
+    """Note that a Variable's value leaves the tape: a function that computes with it may return it (:mod:`tape.transforms.inputs`)."""
+    if variable._place.kind.requires_grad:
+        LOCAL.gave = True
+    caller = LOCAL.scope.caller
+    if caller is not NOBODY:
+        caller.take(variable)
 
 
 def set_scope(scope: Scope) -> None:

@@ -82,8 +82,8 @@ class Call:
                 raise TapeTypeError(msg)
             result, self.aux = result
         outputs, self.output_tree = flatten(result)
-        if name == "grad" and len(outputs) == 1:
-            _check_kept(outputs[0], fun, looked=gave)
+        for output in outputs:
+            _check_kept(name, fun, output, looked=gave)
         self.outputs: list[Variable] = [variable(name, x) for x in outputs]
         for v in self.outputs:
             check_recorded(name, v)
@@ -186,23 +186,21 @@ def _unrecorded(variable: Handle) -> Any:
     return in_mode(SWEEP, record.record, _ALIAS, (variable,))
 
 
-def _check_kept(output: object, fun: Callable[..., Any], *, looked: bool) -> None:
+def _check_kept(name: str, fun: Callable[..., Any], output: object, *, looked: bool) -> None:
     """Refuse what a function of the tape computed, and took off the tape: ``loss.value`` and ``x.numpy().sum()`` lead back to no input.
 
-    So does ``float(loss)``, which cannot be told from a constant: it is refused where the function ``looked`` at any number, unless it is
-    one that stands in the function's own code, as in ``return x if float(x) > 0 else 0.0``.
+    Neither can be told from a constant.  So they are refused where the function ``looked`` at a value that has a gradient, but for a number
+    that stands in its own code, as in ``return x if float(x) > 0 else 0.0``; the one output of :func:`tape.grad` is no array in any case.
     """
-    if isinstance(output, (jax.Array, np.ndarray, np.generic)) and differentiable(output):
+    if isinstance(output, (jax.Array, np.ndarray, np.generic)) and (looked or name == "grad") and differentiable(output):
         what, looks = f"an array ({type(output).__name__}, shape {output.shape}, dtype {output.dtype})", ".value and .numpy()"
     elif isinstance(output, (float, complex)) and looked and not _stands_in(fun, output):
-        what, looks = (
-            f"a number of Python's ({output!r}), having looked at a Variable that requires grad,",
-            "float(), .item() and .tolist()",
-        )
+        what, looks = f"a number of Python's ({output!r})", "float(), .item() and .tolist()"
     else:
         return
+    looking = ", having looked at the value of one that requires grad," if looked else ","
     msg = (
-        f"grad: the function returned {what} and no Variable, so its gradient would be lost; "
+        f"{name}: the function returned {what} and no Variable{looking} so its gradient would be lost; "
         f"compute with the Variables, without {looks}, or return tape.constant(y) for a constant"
     )
     raise LostGradientError(msg)

@@ -27,7 +27,7 @@ from tape.errors import (
 from tape.graph import boundary
 from tape.graph.constants import ARRAYS, note_type, refused
 from tape.graph.kinds import Place, differentiable, leaf_kind
-from tape.graph.scope import LOCAL
+from tape.graph.scope import LOCAL, taken
 from tape.graph.segment import Handle, end_of, extra_of, is_leaf, node_of
 from tape.graph.watcher import NOBODY
 from tape.hooking.handles import RemovableHandle
@@ -148,8 +148,7 @@ class Variable(Placed):
 
         Assigning replaces the value of a leaf by one of the same shape and dtype; entries recorded before keep the old one.
         """
-        if LOCAL.scope.caller is not NOBODY:
-            LOCAL.scope.caller.take(self)
+        taken(self)
         array = as_array(look(self))
         if array.__class__ not in ARRAYS:
             note_type(array)

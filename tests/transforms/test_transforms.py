@@ -320,6 +320,31 @@ def test_numbers_in_place_of_an_output_are_refused(take):
     same(tape.grad(lambda x: (x.sum(), take(x.sum())), has_aux=True)(A)[0], jnp.ones(3))
 
 
+@pytest.mark.parametrize(
+    "take", [lambda v: v.value, lambda v: v.numpy() * 2, lambda v: np.asarray(v.tolist()), lambda v: jnp.array([v.item()])]
+)
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda f: tape.jacrev(f)(A),
+        lambda f: tape.jacfwd(f)(A),
+        lambda f: tape.hessian(lambda x: f(x)[0])(A),
+        lambda f: tape.vjp(f, A),
+        lambda f: tape.jvp(f, (A,), (A,)),
+        lambda f: tape.linearize(f, A),
+        lambda f: tape.jacrev(lambda x: {"kept": x * x, "lost": f(x)})(A),
+    ],
+)
+def test_arrays_that_other_transforms_would_take_for_constants_are_refused(transform, take):
+    for _ in range(2):
+        with pytest.raises(tape.errors.LostGradientError, match=r"the function returned an array \(.*having looked at the value"):
+            transform(lambda x: take((x * x).sum()[None]))
+    constant = lambda x: (x * float(x.detach().sum()), jnp.ones(2), np.ones(2, np.float32) * len(x.numpy().shape))  # noqa: E731
+    with pytest.raises(tape.errors.LostGradientError, match=r"ArrayImpl, shape \(2,\)"):  # it may have come of what was looked at
+        tape.jacrev(constant)(A)
+    same(tape.jacrev(lambda x: (constant(x)[0], tape.constant(constant(x)[2])))(A)[1], jnp.zeros((2, 3)))
+
+
 def test_numbers_that_lose_no_gradient():
     x = tape.Variable(A)
     assert float(x.sum()) < 0  # before the call
