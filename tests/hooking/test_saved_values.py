@@ -817,3 +817,24 @@ def test_planted_held_variables_that_decide_what_is_packed_are_noticed(monkeypat
     monkeypatch.setattr(program, "residuals", shared)
     with pytest.raises(AssertionError):
         test_what_variables_hold_and_looks_afterwards_do_not_decide(Log())
+
+
+def test_what_a_function_saved_is_unpacked_once_however_often_its_backward_reads_it():
+    class Cubed(tape.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x * x
+
+        @staticmethod
+        def backward(ctx, g):
+            return 3 * g * ctx.saved[0] * ctx.saved[0]
+
+    unpacked = []
+    x = tape.Variable(np.float32(0.5))
+    with tape.saved_value_hooks(lambda value: value, lambda value: unpacked.append(1) or value):
+        y = Cubed.apply(x * 2)
+    for count in (1, 2):
+        y.backward(retain_graph=True)
+        assert len(unpacked) == count
+    assert float(x.grad) == 2 * 6

@@ -109,3 +109,14 @@ def test_other_values_are_kept(what):
         assert len(calls) - before == 6 * TURNS
     if what != "few":
         np.testing.assert_allclose(w.grad.numpy(), right, rtol=1e-3, atol=1e-4)
+
+
+def test_of_several_results_of_an_op_one_is_kept_and_the_sweep_reads_both():
+    x = tape.Variable(np.arange(1.0, 7.0, dtype="float32"))
+    u, v = tnp.split(x * 2, 2)
+    loss = (tnp.sin(u) * v).sum()
+    del v
+    loss.numpy()
+    loss.backward()
+    first, second = np.split(2 * np.arange(1.0, 7.0), 2)
+    np.testing.assert_allclose(x.grad.numpy(), 2 * np.concatenate([np.cos(first) * second, np.sin(first)]), rtol=1e-5)

@@ -454,3 +454,11 @@ def test_tangents_and_cotangents_are_checked_whether_they_are_read_or_not(fun):
     with pytest.raises(SeedError, match=r"the seed of root 0 has shape \(3,\), but the root has shape \(\)"):
         tape.vjp(fun, jnp.ones(2))[1](jnp.ones(3))
     assert tape.vjp(fun, jnp.ones(2))[1](1.0)[0].shape == (2,)
+
+
+@pytest.mark.parametrize(
+    "slope", [tape.grad(lambda v: v**3), lambda v: tape.vjp(lambda v: v**3, v)[1](1.0)[0], tape.jacrev(lambda v: v**3)]
+)
+def test_jax_differentiates_on_what_is_constant_to_the_tape(slope):
+    assert jax.grad(lambda x: slope(tape.constant(x)).value)(2.0) == 12
+    assert tape.grad(lambda v: v**3)(tape.constant(2.0)).requires_grad is False

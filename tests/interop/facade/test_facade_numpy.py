@@ -197,6 +197,25 @@ def test_flatten_optimizers_and_fixed_points():
     assert grad(root)(2.0) == pytest.approx(0.5 / 2**0.5)
 
 
+def test_steps_of_the_optimizers_are_those_of_their_formulas():
+    """Of two steps by one gradient; by default, and what callbacks are told."""
+    g = onp.array([2.0, -0.5])
+    first = 0.9 + 0.1 * g**2
+    expected = {
+        sgd: -(0.01 + 0.019) * g,
+        rmsprop: -0.1 * g * (1 / (onp.sqrt(first) + 1e-8) + 1 / (onp.sqrt(0.9 * first + 0.1 * g**2) + 1e-8)),
+        adam: -0.002 * g / (abs(g) + 1e-8),
+    }
+    for optimizer, moved in expected.items():
+        told = []
+        found = optimizer(
+            lambda x, i: {"a": g}, {"a": onp.ones(2)}, lambda x, i, g, told=told: told.append((i, x["a"], g["a"])), num_iters=2
+        )
+        onp.testing.assert_allclose(found["a"], 1 + moved, rtol=1e-13)
+        assert [i for i, *_ in told] == [0, 1]
+        onp.testing.assert_array_equal([told[0][1], told[0][2], told[1][2]], [onp.ones(2), g, g])
+
+
 @pytest.mark.parametrize("offset", [-2, 0, 1])
 @pytest.mark.parametrize("axes", [(0, 1), (-1, -2), (1, 2)])
 def test_make_diagonal_is_what_diagonal_takes_apart(offset, axes):

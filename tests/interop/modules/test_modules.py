@@ -624,3 +624,12 @@ def test_the_nnx_module_that_was_given_stays_as_it_is():
     np.testing.assert_array_equal(given.kernel[...], before)
     np.testing.assert_array_equal(given.bias[...], np.zeros(2))
     assert not hasattr(given, "further")
+
+
+def test_an_equinox_module_returns_from_inference():
+    module = interop.equinox.Module(eqx.nn.Dropout(0.5))
+    for value in (True, False):
+        module = module.inference_mode(value)
+        assert module.inference is value
+    y = module(jnp.ones(64), key=jax.random.key(0))
+    assert set(np.asarray(y.value if isinstance(y, tape.Variable) else y)) == {0, 2}
