@@ -575,3 +575,18 @@ def test_a_search_may_differentiate_more_than_the_loss_of_its_closure():
 
     assert float(optimizer.step(closure)) == 4
     assert float(w) == 2 - 3 * 4
+
+
+def test_parameters_without_a_gradient_have_no_part_in_what_is_computed_of_all():
+    """Also once there were so many choices of them that one program serves all further ones."""
+    parameters = [tape.Variable(np.float32(10 + i)) for i in range(4)]
+    optimizer = interop.optax.Optimizer(parameters, optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(1.0)))
+    for choice in range(1, 15):
+        given = [i for i in range(4) if choice >> i & 1]
+        optimizer.zero_grad()
+        sum(parameters[i] * (i + 1.0) for i in given).backward()
+        before = [float(p) for p in parameters]
+        optimizer.step()
+        norm = np.sqrt(sum((i + 1.0) ** 2 for i in given))
+        expected = [x - (i in given) * (i + 1) / norm for i, x in enumerate(before)]
+        np.testing.assert_allclose([float(p) for p in parameters], expected, rtol=1e-6)

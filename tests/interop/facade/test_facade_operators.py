@@ -32,7 +32,7 @@ from interop.autograd import (
     tensor_jacobian_product,
     value_and_grad,
 )
-from interop.autograd.extend import defjvp, defvjp, primitive
+from interop.autograd.extend import defjvp, defvjp, primitive, vspace
 from interop.autograd.misc import flatten
 from interop.autograd.test_util import check_grads
 from interop.autograd.tracer import getval
@@ -263,3 +263,37 @@ def test_forward_mode_shows_values_to_rules_that_take_nothing_else():
     for slope in (deriv(log_gamma)(2.5), grad(log_gamma)(2.5)):
         numpy.testing.assert_allclose(slope, scipy.special.digamma(2.5))
     assert not any(seen)
+
+
+def test_spaces_of_complex_numbers_are_those_of_their_two_parts():
+    value = {"a": 1.0 + 2.0j, "b": [numpy.array([3.0, -1.0])]}
+    space = vspace(value)
+    assert (space.size, space.iscomplex, vspace(value["b"]).iscomplex) == (4, True, False)
+    basis = list(space.standard_basis())
+    assert [b["a"] for b in basis] == [1, 1j, 0, 0]
+    assert [list(b["b"][0]) for b in basis] == [[0, 0], [0, 0], [1, 0], [0, 1]]
+    assert (space.ones()["a"], list(space.ones()["b"][0]), space.zeros()["a"]) == (1 + 1j, [1, 1], 0)
+    rebuilt = space.zeros()
+    for b in basis:
+        rebuilt = space.add(rebuilt, space.scalar_mul(b, space.inner_prod(b, value)))
+    assert (rebuilt["a"], list(rebuilt["b"][0])) == (value["a"], [3, -1])
+    assert space.inner_prod(value, value) == 1 + 4 + 9 + 1
+    assert space.covector(value)["a"] == 1 - 2j
+    assert (space.mut_add(None, value)["a"], space.mut_add(value, value)["a"]) == (1 + 2j, 2 + 4j)
+    assert vspace(1.0).dtype == vspace(numpy.ones(2)).dtype == "float64"
+    with pytest.raises(TypeError, match="only floats"):
+        vspace([1.0, 2])
+
+
+def test_products_by_another_argument_of_matrices_and_with_keywords():
+    v = numpy.array([1.0, 2.0, -1.0])
+
+    def fun(a, x, *, power):
+        return np.sum(a * x**power)
+
+    numpy.testing.assert_allclose(hessian_tensor_product(fun, argnum=1)(2.0, X, v, power=3), 12 * X * v)
+    matrix = numpy.arange(9.0).reshape(3, 3)
+    numpy.testing.assert_allclose(tensor_jacobian_product(lambda x: np.outer(x, x))(X, matrix), (matrix + matrix.T) @ X)
+    assert jacobian(lambda x: x[:0])(X).shape == (0, 3)
+    slope, aux = grad_and_aux(lambda x: (x**2, {"seen": 3 * x}))(2.0)
+    assert (float(slope), aux["seen"], tape.extend.is_variable(aux["seen"])) == (4, 6, False)
