@@ -284,6 +284,13 @@ def test_contract_16_subsets_and_orders_of_outputs_and_inputs(outputs, inputs, l
 
 
 @pytest.mark.usefixtures("tier")
+def test_contract_16_a_root_that_is_ignored_receives_nothing():
+    x, w = tape.Variable(np.float32(3)), tape.Variable(np.float32(2))
+    tape.backward([x, x * w], ignore=[x])
+    assert (x.grad, float(w.grad)) == (None, 3)
+
+
+@pytest.mark.usefixtures("tier")
 def test_contract_16_an_input_given_twice_receives_its_gradient_once():
     x = tape.Variable(np.float32(3))
     h = x * x

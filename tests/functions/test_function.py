@@ -1629,3 +1629,20 @@ def test_integers_among_the_outputs_have_empty_tangents_in_jax():
     (_, place), (tangent, empty) = jax.jvp(lambda x: [v.value for v in Placed.apply(x)], (x,), (x,))
     close(tangent, 2 * A)
     assert (place.dtype.kind, empty.dtype) == ("i", jax.dtypes.float0)
+
+
+def test_what_a_backward_returns_for_integers_is_passed_over():
+    class Taken(tape.Function):
+        @staticmethod
+        def forward(ctx, x, places):
+            ctx.save_for_backward(places)
+            return x[places]
+
+        @staticmethod
+        def backward(ctx, g):
+            (places,) = ctx.saved
+            return tnp.zeros(3).at[places].add(g), g
+
+    x = tape.Variable(A)
+    Taken.apply(x, tape.constant([2, 0])).sum().backward()
+    close(x.grad, [1, 0, 1])

@@ -590,3 +590,23 @@ def test_parameters_without_a_gradient_have_no_part_in_what_is_computed_of_all()
         norm = np.sqrt(sum((i + 1.0) ** 2 for i in given))
         expected = [x - (i in given) * (i + 1) / norm for i, x in enumerate(before)]
         np.testing.assert_allclose([float(p) for p in parameters], expected, rtol=1e-6)
+
+
+def test_a_search_begins_each_evaluation_of_its_closure_without_gradients():
+    def trained(inside):
+        w = tape.Variable(np.array([1.0, -2.0], "float32"))
+        optimizer = interop.optax.Optimizer([w], optax.lbfgs())
+
+        def closure():
+            if inside:
+                optimizer.zero_grad()
+            loss = ((w - 1) ** 4).sum()
+            loss.backward()
+            return loss
+
+        for _ in range(3):
+            optimizer.zero_grad()
+            optimizer.step(closure)
+        return w.numpy()
+
+    np.testing.assert_array_equal(trained(inside=True), trained(inside=False))

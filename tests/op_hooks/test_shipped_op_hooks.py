@@ -506,3 +506,29 @@ def test_an_op_with_several_such_outputs_is_one_anomaly():
         tnp.divmod(tape.Variable([1.0, 2.0]), tape.constant([0.0, 1.0]))
     (found,) = watcher.found
     assert (found.op.name, found.position, found.what, found.born) == ("divmod", 0, "inf", True)
+
+
+def test_a_norm_over_many_halves_is_no_infinity():
+    x = tape.Variable(np.zeros(70_000, "float16"))
+    with GradientClipper(norm=1.0):
+        (x * 1).sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), 70_000**-0.5, rtol=2e-3)
+
+
+def test_rows_of_memory_begin_with_what_made_most_bytes_both_ways():
+    x, held = tape.Variable(np.ones(20, "float32")), tape.constant(np.ones(15, "float32"))
+    with MemoryCounter() as memory:
+        tnp.sin(held)
+        x.sum().backward()
+    assert [(row.op, row.output_bytes, row.cotangent_bytes) for row in memory.rows()] == [("sum", 4, 80), ("sin", 60, 0)]
+
+
+def test_a_typical_time_is_that_of_median_calls_without_the_first():
+    assert [timing._side(times) for times in ([9.0, 1.0, 3.0], [4.0], [])] == [(3, 13.0, 2.0), (1, 4.0, 4.0), (0, 0, 0.0)]
+    assert timing.TimerRow("sin", 2, 0.0, 3.0, 4, 0.0, 5.0).typical == 26
+
+
+@pytest.mark.parametrize(("value", "norm"), [([3 + 4j, 0], 5), (np.float16([300, 400]), 500), ([True, False, True], 2**0.5), ([3, 4], 5)])
+def test_norms_are_those_of_all_kinds_of_numbers(value, norm):
+    np.testing.assert_allclose(showing.norm(jnp.asarray(value)), norm, rtol=1e-6)
+    assert showing.norm(jax.random.key(0)) is None

@@ -85,3 +85,15 @@ def test_equal_extremes_of_a_reduction_share_as_jaxs_do(name):
     for axes, ct in (((1,), np.arange(1.0, 4.0, dtype="float32")), ((0,), np.arange(1.0, 5.0, dtype="float32")), ((0, 1), np.float32(6))):
         args = (lambda v, axes=axes: (getattr(jax.lax, name)(v, axes),)), (x,), (ct,)
         np.testing.assert_allclose(own_vjp(*args)[0], jax_vjp(*args)[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("combine", [jax.lax.max, jax.lax.min], ids=["max", "min"])
+def test_of_equal_extremes_in_a_window_the_first_has_the_cotangent(combine):
+    worst = -np.inf if combine is jax.lax.max else np.inf
+    for x in (np.ones(6, "float32"), np.array([1, 2, 2, 1, 1, 2], "float32")):
+        args = (
+            (lambda v: (jax.lax.reduce_window(v, np.float32(worst), combine, (3,), (1,), "SAME"),)),
+            (x,),
+            (np.arange(1.0, 7.0, dtype="float32"),),
+        )
+        np.testing.assert_array_equal(own_vjp(*args)[0], jax_vjp(*args)[0])

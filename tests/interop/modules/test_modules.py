@@ -612,6 +612,7 @@ def test_what_is_no_module_is_refused(call, error):
         call()
 
 
+@pytest.mark.filterwarnings("ignore:The 'm.iter_modules")  # a release of Flax
 def test_the_nnx_module_that_was_given_stays_as_it_is():
     given = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
     before = np.asarray(given.kernel[...])
@@ -620,7 +621,10 @@ def test_the_nnx_module_that_was_given_stays_as_it_is():
         module.kernel += 1.0
     module.bias = jnp.ones(2)
     module.further = 3
-    repr(module)  # as is_leaf and train() do, it puts the present values into NNX's
+    repr(module)  # puts the present values into NNX's module, as methods of NNX's do
+    with tape.no_grad():
+        module.kernel += 1.0
+    np.testing.assert_array_equal(dict(module.iter_modules())[()].kernel[...], before + 2)
     np.testing.assert_array_equal(given.kernel[...], before)
     np.testing.assert_array_equal(given.bias[...], np.zeros(2))
     assert not hasattr(given, "further")
