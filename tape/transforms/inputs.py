@@ -134,7 +134,7 @@ class Call:
 
     def gradient(self, tree: object) -> object:
         """Return a tree of gradients as the caller wants it: they depend on nothing outside that the inputs do not depend on."""
-        if not self.plain and not self.nested and not self._unrecorded:
+        if not (self.plain or self.nested or self._unrecorded or LOCAL.scope.mode == CONSTANT):
             return mapped(lambda x: _severed(x) if isinstance(x, Handle) and x._place.kind.unrecorded else x, tree)
         return self.result(tree)
 

@@ -461,4 +461,6 @@ def test_tangents_and_cotangents_are_checked_whether_they_are_read_or_not(fun):
 )
 def test_jax_differentiates_on_what_is_constant_to_the_tape(slope):
     assert jax.grad(lambda x: slope(tape.constant(x)).value)(2.0) == 12
+    with tape.no_grad():
+        assert jax.grad(lambda x: slope(tape.constant(x)).value)(2.0) == 0
     assert tape.grad(lambda v: v**3)(tape.constant(2.0)).requires_grad is False
