@@ -343,3 +343,10 @@ def test_contract_06_a_seed_is_not_aliased_by_gradients():
     x.grad[0] = 9.0
     equal(seed, np.ones(3))
     equal(w.grad, np.ones(3))
+
+
+def test_contract_06_a_key_is_no_seed():
+    x = tape.Variable(2.0)
+    with pytest.raises(SeedDtypeError, match="pass numbers"):
+        (x * x).backward(jax.random.key(0))
+    assert x.grad is None

@@ -1646,3 +1646,17 @@ def test_what_a_backward_returns_for_integers_is_passed_over():
     x = tape.Variable(A)
     Taken.apply(x, tape.constant([2, 0])).sum().backward()
     close(x.grad, [1, 0, 1])
+
+
+def test_one_of_many_arguments_is_named_by_its_number():
+    class Summed(tape.Function):
+        @staticmethod
+        def forward(ctx, first, *others):
+            return first + sum(others)
+
+        @staticmethod
+        def backward(ctx, g):
+            return g, g, g.sum()
+
+    with pytest.raises(GradientShapeError, match=r"argument 2, which has shape \(3,\) and is '\*args\[2\]' of forward"):
+        Summed.apply(*[tape.Variable(A) for _ in range(3)]).sum().backward()

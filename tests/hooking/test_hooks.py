@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import tape
 import tape.numpy as tnp
-from tape.errors import TapeRuntimeError, TapeTypeError, TapeValueError
+from tape.errors import GradientDtypeError, TapeRuntimeError, TapeTypeError, TapeValueError
 from tape.graph import scope
 from tape.hooking import handles
 from tape.sweeps import sweep
@@ -474,3 +474,11 @@ def test_what_no_array_can_be_made_of_is_told_with_the_hook_that_returned_it():
     handle.remove()
     (x * x).sum().backward()
     np.testing.assert_array_equal(x.grad.value, [2, 2, 2])
+
+
+def test_a_hook_does_not_change_the_dtype():
+    x = tape.Variable(np.float32(2))
+    x.register_hook(lambda g: g.astype("float16"))
+    with pytest.raises(GradientDtypeError, match="of dtype float16 for one of dtype float32; cast it"):
+        (x * x).backward()
+    assert x.grad is None

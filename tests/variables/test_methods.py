@@ -320,3 +320,16 @@ def test_a_repr_fits_a_terminal_and_says_all():
         "         dtype=float32, requires_grad=True, name='weights of the first layer')",
     ]
     assert repr(tape.random.key(0)) == repr(jax.random.key(0)).replace("Array(", "Variable(")
+
+
+def test_places_that_are_not_zero_in_a_given_number_are_filled_up():
+    v = tape.Variable([0.0, 3.0, 0.0, 5.0])
+    for options in ({"size": 3}, {"size": 3, "fill_value": -1}, {"size": 1}):
+        np.testing.assert_array_equal(v.nonzero(**options)[0].value, v.value.nonzero(**options)[0])
+
+
+def test_a_newer_array_api_is_refused():
+    v = tape.Variable(1.0)
+    assert v.__array_namespace__(api_version="2021.12") is tape.numpy
+    with pytest.raises(TypeError, match=r"api_version '2999.12' is not supported"):
+        v.__array_namespace__(api_version="2999.12")

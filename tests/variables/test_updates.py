@@ -550,3 +550,14 @@ def test_an_assignment_to_what_somebody_holds_is_not(code):
     m.grad = np.ones((2, 2), np.float32)
     exec(code, {"m": m})  # noqa: S102 -- the cases above
     np.testing.assert_array_equal(m.numpy(), [[5, 5], [2, 2]])
+
+
+def test_an_operand_that_knows_variables_itself_is_asked_also_where_nothing_is_recorded():
+    class Other:
+        def __radd__(self, x):
+            return "asked"
+
+    x = tape.Variable(1.0)
+    with tape.no_grad():
+        x += Other()
+    assert x == "asked"

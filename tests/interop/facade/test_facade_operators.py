@@ -297,3 +297,10 @@ def test_products_by_another_argument_of_matrices_and_with_keywords():
     assert jacobian(lambda x: x[:0])(X).shape == (0, 3)
     slope, aux = grad_and_aux(lambda x: (x**2, {"seen": 3 * x}))(2.0)
     assert (float(slope), aux["seen"], tape.extend.is_variable(aux["seen"])) == (4, 6, False)
+
+
+def test_a_primitive_that_depends_on_nothing_has_tangents_of_zeros():
+    flat = primitive(lambda x: numpy.floor(x))
+    defjvp(flat, None)
+    value, tangent = make_jvp(flat)(X)(numpy.ones(3))
+    numpy.testing.assert_array_equal([value, tangent], [numpy.floor(X), numpy.zeros(3)])
