@@ -798,3 +798,17 @@ def test_no_hook_sees_what_another_one_does_even_if_that_enters_it():
     with Entering():
         tnp.sin(tape.Variable(1.0))
     assert count.calls == 0
+
+
+def test_hooks_see_what_each_op_adds_and_not_the_sum():
+    seen = {}
+
+    class See(tape.OpHook):
+        def backward_postprocess(self, op, input_grads):
+            seen.setdefault(op.name, []).append(float(input_grads[0]))
+
+    with See():
+        y = tnp.exp(tape.Variable(np.float32(0)))
+        (tnp.sin(y) + tnp.cos(y) + y * 3 + tnp.sqrt(y)).backward()
+    assert seen["multiply"] == [3]
+    np.testing.assert_allclose([*seen["sin"], *seen["cos"], *seen["sqrt"]], [np.cos(1), -np.sin(1), 0.5], rtol=1e-6)

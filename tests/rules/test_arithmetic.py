@@ -97,3 +97,8 @@ def test_of_equal_extremes_in_a_window_the_first_has_the_cotangent(combine):
             (np.arange(1.0, 7.0, dtype="float32"),),
         )
         np.testing.assert_array_equal(own_vjp(*args)[0], jax_vjp(*args)[0])
+
+
+def test_many_equal_halves_share_what_their_number_is_out_of_range_for():
+    (own,) = own_vjp(lambda v: (jax.lax.reduce_max(v, (0,)),), (np.ones(70_000, "float16"),), (np.float16(7000),))
+    np.testing.assert_array_equal(own, np.full(70_000, 0.1, "float16"))
