@@ -2057,7 +2057,7 @@ in_words(void)
     return calm;
 }
 
-/* Note that a Variable gives its value, or its number, to Python, as `taken` in tape/graph/scope.py does. */
+/* Note that a Variable gives its value, or its number, to Python, as `note_given` in tape/graph/scope.py does. */
 static void
 note_given(Handle *handle)
 {

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 LOCAL: _Local = layout.Local(_beginning)  # type: ignore[assignment]
 
 
-def taken(variable: Handle) -> None:
+def note_given(variable: Handle) -> None:
     """Note that a Variable's value leaves the tape: a function that computes with it may return it (:mod:`tape.transforms.inputs`)."""
     if variable._place.kind.requires_grad:
         LOCAL.gave = True

@@ -36,6 +36,10 @@ class Watcher:
         """Return the Variable as an op reads it that is recorded here."""
         return self.read(variable)
 
+    def leave(self, variable: Handle, array: Any) -> Any:  # noqa: ARG002
+        """Return a Variable's value as an array that leaves the tape."""
+        return array
+
     def adopt(self, cell: Cell) -> None:
         """Note a cell that is made now, and belongs to the trace."""
 

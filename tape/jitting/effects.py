@@ -151,6 +151,11 @@ class Effects(Captures):
         assigned: Handle = record.record(_ASSIGNED, (value, leaf))
         return assigned
 
+    def leave(self, variable: Handle, array: Any) -> Any:
+        """Return an array that is a constant to second derivatives as well."""
+        kind = variable._place.kind
+        return jax.lax.stop_gradient(array) if isinstance(array, jax.Array) and (kind.requires_grad or kind.unrecorded) else array
+
     def adopt(self, cell: Cell) -> None:
         """Note a cell that was made in this trace, and by which line."""
         super().adopt(cell)

@@ -44,6 +44,11 @@ def look(variable: Handle) -> Any:
     return value
 
 
+def taken(variable: Handle) -> Any:
+    """Return the variable's array for use off the tape, where no derivative follows it."""
+    return LOCAL.scope.trace.leave(variable, look(variable))
+
+
 def computed(cell: Cell, segment: Segment, slot: int, reason: str) -> Any:
     """Return the value that an empty cell gets by running what is pending, or raise why it gets none."""
     run_pending(segment, reason)

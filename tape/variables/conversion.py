@@ -22,12 +22,12 @@ from tape.errors import ConcretizationError, LeakedTracerError, LostGradientErro
 from tape.graph import boundary
 from tape.graph.constants import known_array
 from tape.graph.kinds import Kind, differentiable
-from tape.graph.scope import LOCAL, taken
+from tape.graph.scope import LOCAL, note_given
 from tape.graph.segment import Handle
 from tape.graph.trie import RECORD
 from tape.graph.watcher import NOBODY
 from tape.mirrored import absent
-from tape.programs.program import look
+from tape.programs.program import look, taken
 from tape.recording import record
 from tape.sweeps.seeds import describe
 from tape.variables import callers, methods
@@ -100,17 +100,17 @@ class Convertible(methods.ArrayMethods):
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """Return a NumPy array of its own with the value; a gradient does not follow."""
-        taken(self)
+        note_given(self)
         return _said("numpy", self, np.array, _numbers(self, "numpy"))
 
     def tolist(self) -> Any:
         """Return the value as nested lists of Python scalars."""
-        taken(self)
+        note_given(self)
         return _said("tolist", self, _numbers(self, "tolist").tolist)
 
     def tobytes(self, order: Literal["K", "A", "C", "F"] | None = "C") -> bytes:
         """Return the value's bytes."""
-        taken(self)
+        note_given(self)
         return _said("tobytes", self, lambda x: np.asarray(x).tobytes(order), _numbers(self, "tobytes"))
 
     def block_until_ready(self) -> Self:
@@ -212,7 +212,7 @@ class Convertible(methods.ArrayMethods):
                 ".detach() for a constant, or tape.numpy functions to stay on the tape"
             )
             raise LostGradientError(msg)
-        taken(self)
+        note_given(self)
         convert: Callable[..., np.ndarray[Any, Any]] = np.asarray if copy is False else np.array
         return _said("np.asarray", self, functools.partial(convert, dtype=dtype), _numbers(self, "np.asarray"))
 
@@ -237,8 +237,8 @@ class Convertible(methods.ArrayMethods):
         lost = self._raw_jax()
         if lost is not None:
             raise LostGradientError(lost)
-        taken(self)
-        return as_array(look(self))
+        note_given(self)
+        return as_array(taken(self))
 
     def _raw_jax(self) -> str | None:
         """Say what a raw JAX function would lose of this Variable."""

@@ -15,14 +15,14 @@ from tape.errors import TapeValueError
 from tape.graph import boundary
 from tape.graph.kinds import Place, kind_of, leaf_kind
 from tape.graph.segment import Handle, Segment, extra_of, outside
-from tape.programs.program import look
+from tape.programs.program import taken
 from tape.sweeps.seeds import describe
 from tape.variables.conversion import concrete
 
 
 def shallow_copy(variable: Any) -> Any:
     """Return what ``copy.copy`` does."""
-    cell = [look(variable)] if variable._segment is None else variable._cell  # the cell tells leaves apart
+    cell = [taken(variable)] if variable._segment is None else variable._cell  # the cell tells leaves apart
     copied = _made(type(variable), variable._segment, variable._place, cell)
     if hasattr(variable, "__dict__"):
         vars(copied).update(vars(variable))
@@ -34,7 +34,7 @@ def shallow_copy(variable: Any) -> Any:
 def deep_copy(variable: Any, memo: dict[int, Any]) -> Any:
     """Return what ``copy.deepcopy`` does."""
     _refuse_past(variable, "deepcopy", "copy.deepcopy(x.detach())")
-    copied = memo[id(variable)] = _leaf(type(variable), look(variable), outside(variable._place, variable._segment), variable.name)
+    copied = memo[id(variable)] = _leaf(type(variable), taken(variable), outside(variable._place, variable._segment), variable.name)
     if hasattr(variable, "__dict__"):
         vars(copied).update(copy.deepcopy(vars(variable), memo))
     gradient = _own_gradient(variable)

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from tape.errors import ConcretizationError, TapeIndexError, TapeTypeError
-from tape.graph.scope import taken
+from tape.graph.scope import note_given
 from tape.programs.program import look
 from tape.sweeps.seeds import describe
 from tape.variables.conversion import Convertible, as_array
@@ -22,13 +22,13 @@ class Placed(Convertible):
     @property
     def addressable_shards(self) -> Sequence[Any]:
         """The pieces of the value that lie on devices of this process (``jax.Shard``: device, index, data)."""
-        taken(self)
+        note_given(self)
         return _placed(self, "addressable_shards").addressable_shards
 
     @property
     def global_shards(self) -> Sequence[Any]:
         """The pieces of the value on all devices; ``data`` is None for those of other processes."""
-        taken(self)
+        note_given(self)
         return _placed(self, "global_shards").global_shards
 
     def addressable_data(self, index: int) -> jax.Array:
@@ -44,7 +44,7 @@ class Placed(Convertible):
         except TypeError as e:
             msg = f"addressable_data: the number of a device is an int, got {index!r} ({type(index).__name__})"
             raise TapeTypeError(msg) from e
-        taken(self)
+        note_given(self)
         return piece
 
     @property

@@ -19,7 +19,7 @@ from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, itself
 from tape.graph.trie import RECORD
 from tape.jaxapi import words
-from tape.programs.program import look
+from tape.programs.program import look, taken
 from tape.recording import record
 from tape.recording.record import handle
 from tape.sweeps.seeds import describe
@@ -99,7 +99,7 @@ def _flatten(variable: Handle) -> tuple[tuple[Any, ...], Any]:
     if not _is_users(caller):
         LOCAL.scope.caller.take(variable)
         # JAX keeps what it traced: a result that was computed without recording would stay a constant.
-        return (look(variable),), (flows, flows and LOCAL.scope.mode == RECORD, name)
+        return ((look if flows else taken)(variable),), (flows, flows and LOCAL.scope.mode == RECORD, name)
     told = _Told(cut=cut, name=name)
     if LOCAL.scope.mode == RECORD and flows and _ravels(asking):
         raise LostGradientError(_RAVELLED.format(describe(variable)))
@@ -108,7 +108,7 @@ def _flatten(variable: Handle) -> tuple[tuple[Any, ...], Any]:
         stand_in._original = variable
         return (stand_in,), told
     LOCAL.scope.caller.take(variable)
-    return (look(variable),), told
+    return (taken(variable),), told
 
 
 def _is_users(caller: FrameType | None) -> bool:

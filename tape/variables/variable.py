@@ -27,14 +27,14 @@ from tape.errors import (
 from tape.graph import boundary
 from tape.graph.constants import ARRAYS, note_type, refused
 from tape.graph.kinds import Place, differentiable, leaf_kind
-from tape.graph.scope import LOCAL, taken
+from tape.graph.scope import LOCAL, note_given
 from tape.graph.segment import Handle, end_of, extra_of, is_leaf, node_of
 from tape.graph.watcher import NOBODY
 from tape.hooking.handles import RemovableHandle
 from tape.mirrored.detachment import detach, detaching
 from tape.ops.kernel import Kernel, Op
 from tape.programs.handing import array_of
-from tape.programs.program import look
+from tape.programs.program import look, taken
 from tape.recording import record
 from tape.recording.entering import made_leaf
 from tape.recording.record import leaf
@@ -48,7 +48,7 @@ from tape.variables.placement import Placed
 def _to_array(value: object, where: str) -> jax.Array:
     """Return a JAX array (or tracer) of anything that a Variable can hold; NumPy arrays are copied."""
     if isinstance(value, Handle):
-        return look(value)  # type: ignore[no-any-return]
+        return taken(value)  # type: ignore[no-any-return]
     if isinstance(value, jax.Array):
         return value
     try:
@@ -148,10 +148,11 @@ class Variable(Placed):
 
         Assigning replaces the value of a leaf by one of the same shape and dtype; entries recorded before keep the old one.
         """
-        taken(self)
+        note_given(self)
         array = as_array(look(self))
         if array.__class__ not in ARRAYS:
             note_type(array)
+            array = LOCAL.scope.trace.leave(self, array)
         return array
 
     @value.setter

@@ -403,6 +403,37 @@ def test_second_derivatives_by_a_leaf_that_the_step_assigns_to_before_it_reads_i
         close(a, b, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "constant",
+    [
+        lambda w, v: (w * v).value,
+        lambda w, v: jnp.sin((w * v).value),
+        lambda w, v: tape.constant(w * v),
+        lambda w, v: tape.Variable(w) * 2,
+        lambda w, v: copy.copy(w) * copy.deepcopy(v),
+        lambda w, v: tape.gradients((w * w * v).sum(), w).value,
+        lambda w, v: jnp.sin(tape.gradients((w * w * v).sum(), v)),
+        lambda w, v: tape.lax.scan(lambda c, r: (c * w.value * r, None), v, tnp.arange(1.0, 3.0))[0],
+    ],
+    ids=["value", "raw JAX", "constant", "leaf", "copies", "gradient", "raw JAX of a gradient", "scan"],
+)
+def test_second_derivatives_take_what_leaves_the_tape_in_a_step_for_constant(constant):
+    def run(call):
+        w, grads = tape.Variable(W), []
+        for scale in (1.0, -0.5, 0.25):
+            v = tape.Variable(X * np.float32(scale))
+            slopes = tape.gradients(call(w, v), [w, v], create_graph=True)
+            sum((g * g).sum() for g in slopes).backward()
+            grads += [w.grad.value, v.grad.value, *slopes]
+        return grads
+
+    def step(w, v):
+        return tnp.sin(w * v * constant(w, v)).sum()
+
+    for a, b in zip(run(tape.jit(step)), run(step), strict=True):
+        close(a, b, rtol=1e-5, atol=1e-7)
+
+
 @pytest.mark.parametrize("pending", [False, True])
 def test_a_sweep_to_what_a_value_from_outside_depends_on_is_refused(pending):
     def gradient(c, b):
