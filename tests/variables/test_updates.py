@@ -561,3 +561,14 @@ def test_an_operand_that_knows_variables_itself_is_asked_also_where_nothing_is_r
     with tape.no_grad():
         x += Other()
     assert x == "asked"
+
+
+def test_a_retained_gradient_stays_behind_with_the_value_that_was_overwritten():
+    x = tape.Variable(np.ones(3, "float32"))
+    h = x * 2
+    h.retain_grad()
+    before = (h * h).sum()
+    h[0] = 5.0
+    before.backward()
+    assert h.grad is None
+    close(x.grad, np.full(3, 8))
