@@ -146,7 +146,7 @@ def _hand_out(segment: Segment, values: dict[int, Any], failed: dict[int, Failur
     cells = segment.cells
     saved: dict[int, Any] = {}
     for slot, value in values.items():
-        if slot not in leaf_slots:
+        if slot not in leaf_slots or slot in cells:  # a cotangent that a sweep hands on is the seed that entered
             cell = saved[slot] = cells.get(slot) or [None]
             cell[0] = value
     segment.ran(Run(saved, failed))

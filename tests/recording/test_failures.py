@@ -518,6 +518,27 @@ def test_ctrl_c_at_any_moment_leaves_consistent_values():
     assert interruptions > 10
 
 
+@pytest.mark.parametrize("known", [1, 4])
+def test_a_cotangent_that_a_sweep_hands_on_has_its_value_where_the_run_has_failed(known, monkeypatch):
+    x, w, seed = tape.Variable(A), tape.Variable(A), tape.constant(A * 2)
+
+    def swept():
+        y = tnp.sin(x) + w
+        y.block_until_ready()
+        return tape.gradients(y, [x, w], grad_outputs=[seed])
+
+    def failing(*_):
+        raise RuntimeError("INTERNAL: compiler")
+
+    for _ in range(known):
+        for gradient, expected in zip(swept(), (A * 2 * np.cos(A), A * 2), strict=True):
+            np.testing.assert_allclose(gradient.numpy(), expected, rtol=1e-6)
+    gradients = swept()
+    monkeypatch.setattr(execution.Program, "run", failing)
+    for gradient, expected in zip(gradients, (A * 2 * np.cos(A), A * 2), strict=True):
+        np.testing.assert_allclose(gradient.numpy(), expected, rtol=1e-6)
+
+
 # -- arrays that are gone -------------------------------------------------------------------------------------------------------
 
 
