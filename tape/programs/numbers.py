@@ -207,6 +207,7 @@ class _Known(NamedTuple):
 
 
 def _known(given: Sequence[Any], positions: list[int]) -> _Known:
+    positions = [i for i in positions if is_scalar(given[i])]  # a number may come as an array, too, of the same weak type
     values = [given[i] for i in positions]
     return _Known(positions, values, [(i, value) for i, value in zip(positions, values, strict=True) if not value])
 

@@ -1,5 +1,6 @@
 """Numbers that stay the same become constants of a second program, and any other number is still served by the first one."""
 
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -9,7 +10,7 @@ import pytest
 
 import tape
 import tape.numpy as tnp
-from tape.programs import background, numbers, policy
+from tape.programs import background, numbers, policy, program
 
 X = np.linspace(-1, 2, 12, dtype=np.float32).reshape(3, 4)
 MANY = 200  # calls, by which the second program has taken over
@@ -185,3 +186,25 @@ def test_a_number_is_put_on_the_device_when_it_comes_again(monkeypatch, stats):
     step(0.9512)
     assert stats.compiles == compiled
     assert [value for value in given if value] == scales
+
+
+def test_a_number_may_come_as_an_array_of_its_weak_type(monkeypatch):
+    monkeypatch.setattr(program, "salvage", lambda *given: pytest.fail(f"a run has failed: {given[-1]!r}"))
+
+    def slopes(turns, scale, context):
+        x = tape.Variable(X[0])
+        y, total = [x * 1, x * X[1]], 0.0
+        for _ in range(turns):
+            y.append(y[1] * y[1].detach().sum().value)
+            with context():
+                y.append(tnp.sin(y[0]) * y[2])
+            total = total + tnp.tanh(y[-2]).sum() + tnp.tanh(y[-1]).sum()
+            del y[:-4]
+        total.backward(scale)
+        return x.grad.numpy()
+
+    for turns in (3, 2, 4):
+        expected = 2.5 * slopes(turns, 1.0, contextlib.nullcontext)
+        for _ in range(MANY // 10):  # what sweeps hand on has been computed by a program, and is an array, where it is a number at first
+            found = slopes(turns, 2.5, lambda: tape.saved_value_hooks(lambda v: v * 1, lambda v: v))
+            np.testing.assert_allclose(found, expected, rtol=1e-5)
