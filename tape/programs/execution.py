@@ -27,6 +27,7 @@ from tape.programs.costs import to_compile, to_interpret
 from tape.programs.deferral import deferring
 from tape.programs.devices import settling, several
 from tape.programs.foresight import Part, interpreted, watched
+from tape.programs.handing import foresee
 from tape.programs.interpretation import at_home, interpret, needed_entries
 from tape.programs.naming import copy
 from tape.programs.policy import Meetings, new_kernels, new_to_several
@@ -162,6 +163,9 @@ class Program(layout.Choice):
             self._take(state, meetings, len(leaves))
             return True
         if meetings.soon and meetings.worthwhile(price := self._price(state)):
+            if at_home(leaves):
+                made = {slot for entry in entries for slot in entry.slots}
+                foresee([state.table[slot].kind.aval for slot in self.keep[: self._shown] if slot in made])
             self._buy(state, leaves, meetings)
             meetings.begin(price)
         return False

@@ -30,7 +30,7 @@ def test_a_program_of_a_shape_is_compiled_in_the_background(monkeypatch):
     monkeypatch.setattr(handing, "_put", Put())
     values = [np.ones(SHAPE, np.float32), np.asarray(3.0)]
     avals = [jax.typeof(jnp.zeros(SHAPE)), jax.typeof(3.0)]
-    for _ in range(handing._OFTEN + 1):
+    for _ in range(handing._OFTEN // 2 + 1):
         handing.to_jax(values, avals)
     assert 2 not in called
     idle.settle()
@@ -40,6 +40,33 @@ def test_a_program_of_a_shape_is_compiled_in_the_background(monkeypatch):
     np.testing.assert_array_equal(made, np.ones(SHAPE))
     assert (made.dtype, made.weak_type, made.committed) == (jnp.float32, False, False)
     assert (float(number), number.dtype, number.weak_type, number.committed) == (3.0, jnp.float32, True, False)
+
+
+def test_values_of_a_run_are_put_in_one_call(monkeypatch):
+    called = []
+    put = jax.device_put
+    monkeypatch.setattr(jax, "device_put", lambda *args: called.append(args) or put(*args))
+    values = [np.full((n, 111), n, np.float32) for n in (2, 3, 4)]
+    made = handing.to_jax(values, [jax.typeof(x) for x in values])
+    assert len(called) == 1
+    for x, y in zip(made, values, strict=True):
+        np.testing.assert_array_equal(x, y)
+        assert not x.committed
+
+
+@pytest.mark.skipif(not AT_HOME, reason="NumPy computes nothing")
+def test_what_hands_over_the_results_of_a_structure_is_compiled_before_it(monkeypatch):
+    begun = []
+    compiling = background.compiling
+    monkeypatch.setattr(background, "compiling", lambda f, args: begun.append((f, len(args))) or compiling(f, args))
+    x = tape.Variable(np.ones((3, 113), np.float32))
+    for _ in range(2):
+        a, b = tnp.sin(x), tnp.cos(x)
+        a.block_until_ready()
+    del a, b
+    assert begun[0] == (handing._put, 2)
+    assert len(begun) == 2
+    assert begun[1][0] is not handing._put
 
 
 @pytest.mark.parametrize("rows", [3, interpretation.SMALL // 8 + 1])
