@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-from collections.abc import Callable, Collection, Iterator, Sequence
+import operator
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from tape import jaxapi
 from tape.callables.captures import Captures, held, placeholder
@@ -66,6 +68,13 @@ def _assigned(value: Any, leaf: Any) -> Any:  # noqa: ARG001
     return value
 
 
+def _key(target: Target) -> Hashable:
+    """Return what tells a leaf or a slot from others as long as they are there, and does not keep it."""
+    return id(target) if isinstance(target, LeafNode) else (id(target[0]), target[1])
+
+
+_ARRIVED = Op("arrived", jnp.where)
+
 _assigned.defjvp(lambda primals, tangents: (primals[0], tangents[1]))
 _ASSIGNED = Op("assigned", _assigned)
 
@@ -95,6 +104,9 @@ class Effects(Captures):
         self._staged: list[Any] = []  # segments that may be pending
         self._hooked: dict[int, tuple[Any, dict[int, Any], set[int]]] = {}  # by id of the hooks of a Variable: both, and which there were
         self._reached: set[int] = set()
+        self._given: Sequence[Any] = ()  # for each result that is swept, whether it has a seed
+        self._swept: Sequence[Handle] = ()  # these results
+        self._behind: list[set[Hashable]] | None = None  # and what is behind each, where somebody has asked
         self._where: dict[int, tuple[str, int] | None] = {}
         self.was_read: list[bool] = []  # for each known Variable, whether its value was read; known when the trace has ended
         self.looked_at: set[int] = set()
@@ -228,9 +240,41 @@ class Effects(Captures):
         return self._expected.get(id(cell)) == position and id(cell) in self._stand_ins
 
     def watched(self, variable: Handle, hooks: dict[int, Any], hook: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a hook as it is: sweeps inside call it, and so does the one of what the step returns."""
+        """Return a hook for sweeps inside, and for the one of what the step returns, where it changes nothing if nothing comes there."""
         self.register(variable, hooks)
-        return hook
+        segment = variable._segment
+        key = _key(record.node_of(variable) if segment is None else resolved((segment, variable._place.slot)))
+
+        def called(gradient: Handle) -> Any:
+            old: Handle = handle(gradient._segment, gradient._place, gradient._cell)
+            result = hook(gradient)
+            new = gradient if result is None else result
+            arrives = self._arrives(key)
+            if arrives is None or not hasattr(new, "shape") or (new is gradient and gradient._cell is old._cell):
+                return result
+            new = new if isinstance(new, Handle) else record.constant(new)
+            made, kind = new._place.kind.aval, old._place.kind.aval
+            if (made.shape, made.dtype) != (kind.shape, kind.dtype):
+                return result  # which the sweep refuses
+            return record.record(_ARRIVED, (arrives, new, old))
+
+        return functools.update_wrapper(called, hook)
+
+    @contextlib.contextmanager
+    def seeding(self, results: Sequence[Handle], given: Sequence[Any]) -> Iterator[None]:
+        """While the sweep of some ``results`` is traced: which of them have a seed will be known when it runs."""
+        self._given, self._swept, self._behind = given, results, None
+        try:
+            yield
+        finally:
+            self._given, self._swept, self._behind = (), (), None
+
+    def _arrives(self, key: Hashable) -> Handle | None:
+        """Return whether a sweep of the results comes to a Variable; None: this is another sweep, or it comes there whatever has a seed."""
+        if self._behind is None:
+            self._behind = [set(map(_key, past([target_of(v)]))) for v in self._swept]
+        given = [flag for flag, passed in zip(self._given, self._behind, strict=True) if key in passed]
+        return record.leaf(functools.reduce(operator.or_, given)) if 0 < len(given) < len(self._given) else None
 
     def register(self, variable: Handle, hooks: dict[int, Any]) -> None:
         """Note that a hook is about to be registered, and on what."""

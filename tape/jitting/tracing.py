@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax import lax
 
 from tape import jaxapi
@@ -33,7 +34,7 @@ _ATTEMPTS = 5
 
 
 class _Pull(NamedTuple):
-    """The sweep of a step: what it reads (of the inputs, the outputs, or constants), then seeds; it gives gradients of inputs."""
+    """The sweep of a step: it reads some inputs, outputs or constants, seeds, and which are given, and gives gradients of inputs."""
 
     jaxpr: ClosedJaxpr
     read: list[tuple[str, Any]]
@@ -71,7 +72,8 @@ class StepKernel(Kernel):
             places = {"input": inputs, "output": outputs}
             read = [x if kind == "constant" else places[kind][x] for kind, x in pull.read]
             seeds = [lax.full_like(outputs[i], 0) if visible[i] is None else visible[i] for i in pull.live]
-            for i, grad in zip(pull.reached, jaxapi.jaxpr_as_fun(pull.jaxpr)(*read, *seeds), strict=True):
+            given = [np.asarray(visible[i] is not None) for i in pull.live]
+            for i, grad in zip(pull.reached, jaxapi.jaxpr_as_fun(pull.jaxpr)(*read, *seeds, *given), strict=True):
                 if wanted[i]:
                     grads[i] = grad
         if any(ct is not None for ct in hidden):
@@ -213,16 +215,18 @@ def _sweep(effects: Effects, outcome: Outcome, inputs: Sequence[Any], results: l
     reached: list[int] = []
     hooked = False
 
-    def pull(*seeds: Any) -> list[Any]:
+    def pull(*arrays: Any) -> list[Any]:
         nonlocal reached, hooked
-        with effects.part(), effects.tracing():
+        seeds, given = arrays[: len(outcome.live)], arrays[len(outcome.live) :]
+        with effects.part(), effects.tracing(), effects.seeding(outcome.live, given):
             sweep = Sweep(wanted, (), create_graph=False)
             sweep.run(outcome.live, [record.leaf(s) for s in seeds], leaf_hooks=False)
             gradients = {t: g for t, g in sweep.gradients.items() if t in wanted}  # others retain theirs, in the trace
             reached, hooked = [wanted[t] for t in gradients], sweep.hooked
             return [look(g) for g in gradients.values()]
 
-    jaxpr, _ = jaxapi.trace(pull, *[jaxapi.ShapedArray(v._place.kind.aval.shape, v._place.kind.aval.dtype) for v in outcome.live])
+    avals = [jaxapi.ShapedArray(v._place.kind.aval.shape, v._place.kind.aval.dtype) for v in outcome.live]
+    jaxpr, _ = jaxapi.trace(pull, *avals, *[jaxapi.ShapedArray((), np.dtype(bool))] * len(avals))
     read: list[tuple[str, Any]] = []
     for x in jaxpr.consts:
         if isinstance(x, jaxapi.Tracer) and not any(x is y for y in (*inputs, *results)):

@@ -2110,6 +2110,50 @@ def test_a_hook_inside_is_a_part_of_the_first_derivative_which_the_second_one_di
         assert (float(slope), float(tape.gradients(slope, x))) == (45.0, second)
 
 
+@pytest.mark.parametrize("way", ["returned", "array", "in place"])
+@pytest.mark.parametrize("swept", [swept for n in (1, 2, 3) for swept in itertools.combinations(range(3), n)])
+def test_hooks_inside_are_called_where_the_results_that_are_swept_come(swept, way):
+    noise = np.array([0.1, 0.2, 0.3], np.float32)
+
+    def shifted(gradient):
+        if way == "in place":
+            gradient += noise
+            return None
+        return gradient + noise if way == "returned" else jnp.asarray(noise)
+
+    def step(x):
+        inner = tnp.sin(x * w)
+        square = inner * inner
+        square.register_hook(shifted)  # on the way from the first result only
+        inner.register_hook(lambda g: 2 * g + 1)  # from the first two
+        return square.sum(), tnp.exp(inner).sum(), (3 * x).sum()
+
+    found = []
+    for fun in (step, tape.jit(step)):
+        x, w = tape.Variable(X), tape.Variable(W)
+        for _ in range(2):
+            results = fun(x)
+            found.append(tape.gradients([results[i] for i in swept], [x, w], unconnected="zero"))
+    for gradients in found[1:]:
+        for a, b in zip(found[0], gradients, strict=True):
+            close(b, a)
+
+
+def test_a_hook_that_gives_another_shape_is_refused_whatever_is_swept():
+    for wrong, error in (
+        (lambda g: g[:2], tape.errors.GradientShapeError),
+        (lambda g: g.astype(jnp.float16), tape.errors.GradientDtypeError),
+    ):
+
+        def step(x, wrong=wrong):
+            square = x * x
+            square.register_hook(wrong)
+            return square.sum(), x.sum()
+
+        with pytest.raises(error):
+            tape.jit(step)(tape.Variable(X))
+
+
 def test_what_is_computed_at_compile_time_is_known_in_a_step():
     @tape.jit
     def step(x):
