@@ -372,6 +372,19 @@ def test_what_is_done_for_one_argument_in_a_container_only_is_not_done_for_other
     assert compiled.cache_info().traces == 3
 
 
+def slopes_of_slopes(call):
+    """First and second derivatives of a function of a leaf and an input, at three inputs, and what became of the leaf."""
+    w, grads = tape.Variable(W), []
+    for scale in (1.0, -0.5, 0.25):
+        v = tape.Variable(X * np.float32(scale))
+        slopes = tape.gradients(call(w, v), [w, v], create_graph=True)
+        sum((g * g).sum() for g in slopes).backward()
+        grads += [w.value, w.grad.value, v.grad.value, *slopes]
+        w.grad = None
+        w.value = W
+    return grads
+
+
 @pytest.mark.parametrize(
     "assign",
     [
@@ -388,18 +401,7 @@ def test_second_derivatives_by_a_leaf_that_the_step_assigns_to_before_it_reads_i
             assign(w, v)
         return before + tnp.tanh(w * v).sum() * w.sum()
 
-    def run(call):
-        w, grads = tape.Variable(W), []
-        for scale in (1.0, -0.5, 0.25):
-            v = tape.Variable(X * np.float32(scale))
-            slopes = tape.gradients(call(w, v), [w, v], create_graph=True)
-            sum((g * g).sum() for g in slopes).backward()
-            grads += [w.value, w.grad.value, v.grad.value, *slopes]
-            w.grad = None
-            w.value = W
-        return grads
-
-    for a, b in zip(run(tape.jit(step)), run(step), strict=True):
+    for a, b in zip(slopes_of_slopes(tape.jit(step)), slopes_of_slopes(step), strict=True):
         close(a, b, rtol=1e-5)
 
 
@@ -418,19 +420,10 @@ def test_second_derivatives_by_a_leaf_that_the_step_assigns_to_before_it_reads_i
     ids=["value", "raw JAX", "constant", "leaf", "copies", "gradient", "raw JAX of a gradient", "scan"],
 )
 def test_second_derivatives_take_what_leaves_the_tape_in_a_step_for_constant(constant):
-    def run(call):
-        w, grads = tape.Variable(W), []
-        for scale in (1.0, -0.5, 0.25):
-            v = tape.Variable(X * np.float32(scale))
-            slopes = tape.gradients(call(w, v), [w, v], create_graph=True)
-            sum((g * g).sum() for g in slopes).backward()
-            grads += [w.grad.value, v.grad.value, *slopes]
-        return grads
-
     def step(w, v):
         return tnp.sin(w * v * constant(w, v)).sum()
 
-    for a, b in zip(run(tape.jit(step)), run(step), strict=True):
+    for a, b in zip(slopes_of_slopes(tape.jit(step)), slopes_of_slopes(step), strict=True):
         close(a, b, rtol=1e-5, atol=1e-7)
 
 
