@@ -28,7 +28,7 @@ from tape.ops.pullback import pullback
 from tape.programs.equations import ops_of, written
 from tape.programs.program import look
 from tape.recording import record
-from tape.sweeps.sweep import Sweep
+from tape.sweeps.sweep import Sweep, past, target_of
 
 _ATTEMPTS = 5
 
@@ -40,6 +40,7 @@ class _Pull(NamedTuple):
     read: list[tuple[str, Any]]
     live: list[int]  # the results that have seeds
     reached: list[int]  # the inputs whose gradients it gives
+    sources: list[list[int]]  # for each, the results that lead there: where none of them has a seed, it has no gradient
     hooked: bool  # hooks are called in it
 
 
@@ -73,8 +74,9 @@ class StepKernel(Kernel):
             read = [x if kind == "constant" else places[kind][x] for kind, x in pull.read]
             seeds = [lax.full_like(outputs[i], 0) if visible[i] is None else visible[i] for i in pull.live]
             given = [np.asarray(visible[i] is not None) for i in pull.live]
-            for i, grad in zip(pull.reached, jaxapi.jaxpr_as_fun(pull.jaxpr)(*read, *seeds, *given), strict=True):
-                if wanted[i]:
+            swept = jaxapi.jaxpr_as_fun(pull.jaxpr)(*read, *seeds, *given)
+            for i, sources, grad in zip(pull.reached, pull.sources, swept, strict=True):
+                if wanted[i] and any(visible[n] is not None for n in sources):
                     grads[i] = grad
         if any(ct is not None for ct in hidden):
             for i, grad in enumerate(pullback(self.jaxpr, inputs, hidden, wanted, outputs)):
@@ -213,16 +215,20 @@ def _sweep(effects: Effects, outcome: Outcome, inputs: Sequence[Any], results: l
     """Trace the sweep of the Variables through which gradients flow; what it reads besides inputs and results joins these."""
     wanted = effects.ends()
     reached: list[int] = []
+    sources: list[list[int]] = []
     hooked = False
+    live = [next(m.result for m in outcome.made if m.live == i) for i in range(len(outcome.live))]
 
     def pull(*arrays: Any) -> list[Any]:
-        nonlocal reached, hooked
+        nonlocal reached, sources, hooked
         seeds, given = arrays[: len(outcome.live)], arrays[len(outcome.live) :]
         with effects.part(), effects.tracing(), effects.seeding(outcome.live, given):
             sweep = Sweep(wanted, (), create_graph=False)
             sweep.run(outcome.live, [record.leaf(s) for s in seeds], leaf_hooks=False)
             gradients = {t: g for t, g in sweep.gradients.items() if t in wanted}  # others retain theirs, in the trace
             reached, hooked = [wanted[t] for t in gradients], sweep.hooked
+            behind = [past([target_of(v)]) for v in outcome.live] if len(live) > 1 else []
+            sources = [[n for n, passed in zip(live, behind, strict=False) if t in passed] or live for t in gradients]
             return [look(g) for g in gradients.values()]
 
     avals = [jaxapi.ShapedArray(v._place.kind.aval.shape, v._place.kind.aval.dtype) for v in outcome.live]
@@ -233,5 +239,4 @@ def _sweep(effects: Effects, outcome: Outcome, inputs: Sequence[Any], results: l
             results.append(x)
         places = (("input", inputs), ("output", results))
         read.append(next(((kind, i) for kind, listed in places for i, y in enumerate(listed) if y is x), ("constant", x)))
-    live = [next(m.result for m in outcome.made if m.live == i) for i in range(len(outcome.live))]
-    return _Pull(jaxapi.hoist(jaxpr, range(len(jaxpr.jaxpr.invars))), read, live, reached, hooked)
+    return _Pull(jaxapi.hoist(jaxpr, range(len(jaxpr.jaxpr.invars))), read, live, reached, sources, hooked)
