@@ -178,6 +178,8 @@ def _inside(jaxpr: Jaxpr, name: str, where: Line | None, *, swept: bool) -> Iter
     def walk(eqns: Iterable[Any], around: tuple[str, Line | None, bool], times: float) -> None:
         before = None
         for eqn in eqns:
+            if eqn.primitive.name == "stop_gradient":  # of a value that leaves the tape: nothing runs
+                continue
             said = named_by(eqn.source_info.name_stack)
             key = around
             if said is not None:

@@ -9,12 +9,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-import operator
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from tape import jaxapi
 from tape.callables.captures import Captures, held, placeholder
@@ -27,7 +25,9 @@ from tape.graph.lines import user_line
 from tape.graph.scope import LOCAL, parked
 from tape.graph.segment import NOTHING, Extra, Handle, LeafNode, Segment, is_leaf, itself, outside
 from tape.graph.trie import RECORD
+from tape.graph.watcher import NOBODY
 from tape.hooking.handles import take_away
+from tape.jitting.arrivals import Arrivals
 from tape.ops.kernel import Op
 from tape.programs.equations import placed
 from tape.programs.program import look
@@ -68,13 +68,6 @@ def _assigned(value: Any, leaf: Any) -> Any:  # noqa: ARG001
     return value
 
 
-def _key(target: Target) -> Hashable:
-    """Return what tells a leaf or a slot from others as long as they are there, and does not keep it."""
-    return id(target) if isinstance(target, LeafNode) else (id(target[0]), target[1])
-
-
-_ARRIVED = Op("arrived", jnp.where)
-
 _assigned.defjvp(lambda primals, tangents: (primals[0], tangents[1]))
 _ASSIGNED = Op("assigned", _assigned)
 
@@ -104,9 +97,7 @@ class Effects(Captures):
         self._staged: list[Any] = []  # segments that may be pending
         self._hooked: dict[int, tuple[Any, dict[int, Any], set[int]]] = {}  # by id of the hooks of a Variable: both, and which there were
         self._reached: set[int] = set()
-        self._given: Sequence[Any] = ()  # for each result that is swept, whether it has a seed
-        self._swept: Sequence[Handle] = ()  # these results
-        self._behind: list[set[Hashable]] | None = None  # and what is behind each, where somebody has asked
+        self.arrivals = Arrivals()
         self._where: dict[int, tuple[str, int] | None] = {}
         self.was_read: list[bool] = []  # for each known Variable, whether its value was read; known when the trace has ended
         self.looked_at: set[int] = set()
@@ -164,9 +155,10 @@ class Effects(Captures):
         return assigned
 
     def leave(self, variable: Handle, array: Any) -> Any:
-        """Return an array that is a constant to second derivatives as well."""
+        """Return an array that is a constant to second derivatives as well, unless a backward or a hook takes it."""
         kind = variable._place.kind
-        return jax.lax.stop_gradient(array) if isinstance(array, jax.Array) and (kind.requires_grad or kind.unrecorded) else array
+        flows = LOCAL.scope.caller is NOBODY and isinstance(array, jax.Array) and (kind.requires_grad or kind.unrecorded)
+        return jax.lax.stop_gradient(array) if flows else array
 
     def adopt(self, cell: Cell) -> None:
         """Note a cell that was made in this trace, and by which line."""
@@ -240,41 +232,9 @@ class Effects(Captures):
         return self._expected.get(id(cell)) == position and id(cell) in self._stand_ins
 
     def watched(self, variable: Handle, hooks: dict[int, Any], hook: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a hook for sweeps inside, and for the one of what the step returns, where it changes nothing if nothing comes there."""
+        """Return a hook for sweeps inside, and for the one of what the step returns."""
         self.register(variable, hooks)
-        segment = variable._segment
-        key = _key(record.node_of(variable) if segment is None else resolved((segment, variable._place.slot)))
-
-        def called(gradient: Handle) -> Any:
-            old: Handle = handle(gradient._segment, gradient._place, gradient._cell)
-            result = hook(gradient)
-            new = gradient if result is None else result
-            arrives = self._arrives(key)
-            if arrives is None or not hasattr(new, "shape") or (new is gradient and gradient._cell is old._cell):
-                return result
-            new = new if isinstance(new, Handle) else record.constant(new)
-            made, kind = new._place.kind.aval, old._place.kind.aval
-            if (made.shape, made.dtype) != (kind.shape, kind.dtype):
-                return result  # which the sweep refuses
-            return record.record(_ARRIVED, (arrives, new, old))
-
-        return functools.update_wrapper(called, hook)
-
-    @contextlib.contextmanager
-    def seeding(self, results: Sequence[Handle], given: Sequence[Any]) -> Iterator[None]:
-        """While the sweep of some ``results`` is traced: which of them have a seed will be known when it runs."""
-        self._given, self._swept, self._behind = given, results, None
-        try:
-            yield
-        finally:
-            self._given, self._swept, self._behind = (), (), None
-
-    def _arrives(self, key: Hashable) -> Handle | None:
-        """Return whether a sweep of the results comes to a Variable; None: this is another sweep, or it comes there whatever has a seed."""
-        if self._behind is None:
-            self._behind = [set(map(_key, past([target_of(v)]))) for v in self._swept]
-        given = [flag for flag, passed in zip(self._given, self._behind, strict=True) if key in passed]
-        return record.leaf(functools.reduce(operator.or_, given)) if 0 < len(given) < len(self._given) else None
+        return self.arrivals.gated(variable, hook)
 
     def register(self, variable: Handle, hooks: dict[int, Any]) -> None:
         """Note that a hook is about to be registered, and on what."""

@@ -222,7 +222,7 @@ def _sweep(effects: Effects, outcome: Outcome, inputs: Sequence[Any], results: l
     def pull(*arrays: Any) -> list[Any]:
         nonlocal reached, sources, hooked
         seeds, given = arrays[: len(outcome.live)], arrays[len(outcome.live) :]
-        with effects.part(), effects.tracing(), effects.seeding(outcome.live, given):
+        with effects.part(), effects.tracing(), effects.arrivals.seeding(outcome.live, given):
             sweep = Sweep(wanted, (), create_graph=False)
             sweep.run(outcome.live, [record.leaf(s) for s in seeds], leaf_hooks=False)
             gradients = {t: g for t, g in sweep.gradients.items() if t in wanted}  # others retain theirs, in the trace

@@ -1,0 +1,69 @@
+"""Arrivals: of several results that a step returns some are swept, and a hook on the way of the others changes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import operator
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from tape.graph.segment import Handle, LeafNode
+from tape.ops.kernel import Op
+from tape.recording import record
+from tape.recording.record import handle
+from tape.sweeps.sweep import Target, past, resolved, target_of
+
+_ARRIVED = Op("arrived", jnp.where)
+
+
+class Arrivals:
+    """To which Variables the sweep of a step's results comes, given which of these have a seed: known only when it runs."""
+
+    def __init__(self) -> None:
+        self._given: Sequence[Any] = ()  # for each result whether it has a seed, while their sweep is traced
+        self._results: Sequence[Handle] = ()
+        self._behind: list[set[Hashable]] | None = None  # what is behind each, where somebody has asked
+
+    @contextlib.contextmanager
+    def seeding(self, results: Sequence[Handle], given: Sequence[Any]) -> Iterator[None]:
+        """While the sweep of ``results`` is traced, with zeros for those that are not ``given``."""
+        self._given, self._results, self._behind = given, results, None
+        try:
+            yield
+        finally:
+            self._given, self._results, self._behind = (), (), None
+
+    def gated(self, variable: Handle, hook: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a hook on a Variable whose result counts only where the sweep comes there: from zeros it may make anything."""
+        segment = variable._segment
+        key = _key(record.node_of(variable) if segment is None else resolved((segment, variable._place.slot)))
+
+        def called(gradient: Handle) -> Any:
+            old: Handle = handle(gradient._segment, gradient._place, gradient._cell)
+            result = hook(gradient)
+            new = gradient if result is None else result
+            arrives = self._arrives(key)
+            if arrives is None or not hasattr(new, "shape") or (new is gradient and gradient._cell is old._cell):
+                return result
+            new = new if isinstance(new, Handle) else record.constant(new)
+            made, kind = new._place.kind.aval, old._place.kind.aval
+            if (made.shape, made.dtype) != (kind.shape, kind.dtype):
+                return result  # which the sweep refuses
+            return record.record(_ARRIVED, (arrives, new, old))
+
+        return functools.update_wrapper(called, hook)
+
+    def _arrives(self, key: Hashable) -> Handle | None:
+        """Return whether the sweep comes to a Variable; None: this is another sweep, or it comes there whatever has a seed."""
+        if self._behind is None:
+            self._behind = [set(map(_key, past([target_of(v)]))) for v in self._results]
+        given = [flag for flag, passed in zip(self._given, self._behind, strict=True) if key in passed]
+        return record.leaf(functools.reduce(operator.or_, given)) if 0 < len(given) < len(self._given) else None
+
+
+def _key(target: Target) -> Hashable:
+    """Return what tells a leaf or a slot from others as long as they are there, and does not keep it."""
+    return id(target) if isinstance(target, LeafNode) else (id(target[0]), target[1])
