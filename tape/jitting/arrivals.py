@@ -54,7 +54,9 @@ class Arrivals:
                 return result  # which the sweep refuses
             return record.record(_ARRIVED, (arrives, new, old))
 
-        return functools.update_wrapper(called, hook)
+        functools.update_wrapper(called, hook)
+        called.__name__ = getattr(hook, "__name__", None) or repr(hook)  # in messages
+        return called
 
     def _arrives(self, key: Hashable) -> Handle | None:
         """Return whether the sweep comes to a Variable; None: this is another sweep, or it comes there whatever has a seed."""

@@ -2134,19 +2134,27 @@ def test_hooks_inside_are_called_where_the_results_that_are_swept_come(swept, wa
                 close(b, a)
 
 
-def test_a_hook_that_gives_another_shape_is_refused_whatever_is_swept():
-    for wrong, error in (
-        (lambda g: g[:2], tape.errors.GradientShapeError),
-        (lambda g: g.astype(jnp.float16), tape.errors.GradientDtypeError),
-    ):
+class Halved:
+    def __call__(self, gradient):
+        return gradient[:1]
 
-        def step(x, wrong=wrong):
-            square = x * x
-            square.register_hook(wrong)
-            return square.sum(), x.sum()
 
-        with pytest.raises(error):
-            tape.jit(step)(tape.Variable(X))
+@pytest.mark.parametrize(
+    ("wrong", "error", "named"),
+    [
+        (lambda g: g[:2], tape.errors.GradientShapeError, "<lambda>"),
+        (lambda g: g.astype(jnp.float16), tape.errors.GradientDtypeError, "<lambda>"),
+        (Halved(), tape.errors.GradientShapeError, "Halved object"),
+    ],
+)
+def test_a_hook_that_gives_another_type_is_refused_by_its_name_whatever_is_swept(wrong, error, named):
+    def step(x):
+        square = x * x
+        square.register_hook(wrong)
+        return square.sum(), x.sum()
+
+    with pytest.raises(error, match=named):
+        tape.jit(step)(tape.Variable(X))
 
 
 def test_what_is_computed_at_compile_time_is_known_in_a_step():
