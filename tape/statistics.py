@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any
 
 from tape import layout
@@ -16,6 +17,12 @@ _SITES = 512  # lines from which runs come, by reason
 _COMPILATIONS = 256  # that are told, the latest
 
 _COUNTS = ("recorded", "executed", "interpreted", "flushes", "programs", "hits", "compiles", "compile_seconds", "traces", "reasons")
+
+
+def bytes_held(value: object) -> int:
+    """Return the bytes of a value; 0 where it has none, or as many as lengths tell that are symbolic (``jax.export``)."""
+    size = getattr(value, "nbytes", 0)
+    return int(size) if isinstance(size, Integral) else 0
 
 
 class Stats(layout.Counts):
@@ -94,7 +101,7 @@ class Stats(layout.Counts):
         """Bytes of the arrays that the tape keeps: inputs of pending entries, and residuals."""
         kept = [c for s in self._alive() for c in (*s.leaves, *(() if s.run is None else s.run.cells))]
         arrays = {id(a): a for c in kept for a in (c if c.__class__ is list else c.arrays())}
-        return sum(int(getattr(a, "nbytes", 0)) for a in arrays.values())
+        return sum(map(bytes_held, arrays.values()))
 
     @property
     def caches(self) -> dict[str, int]:

@@ -14,7 +14,7 @@ from tape.graph.trie import State
 from tape.graph.wengert import producers
 from tape.insight.names import Reached, reached
 from tape.programs.retention import leaf_slots, swept
-from tape.statistics import STATS
+from tape.statistics import STATS, bytes_held
 from tape.terminal import Shown, aligned, clipped, counted, dressed, named, narrowed, painted, short_files, size
 
 
@@ -188,12 +188,12 @@ def memory() -> Memory:
         for slot, cell in () if segment.run is None else tuple(segment.run.saved.items()):
             maker = makers.get(slot)
             kind, name = ("leaf", names.get(id(cell), "")) if maker is None else ("residual", _op(maker))
-            own.update({id(a): _Array(kind, name, _line(segment, maker), _bytes(a)) for a in _arrays(cell)})
+            own.update({id(a): _Array(kind, name, _line(segment, maker), bytes_held(a)) for a in _arrays(cell)})
         deferred = None if segment.run is None else segment.run.deferred
         for slot, cell in zip(leaf_slots(segment.state), list(segment.leaves if deferred is None else deferred[1]), strict=False):
             where = _line(segment, readers.get(slot))
             for a in _arrays(cell):
-                own.setdefault(id(a), _Array("leaf", _called(segment, slot) or names.get(id(cell), ""), where, _bytes(a)))
+                own.setdefault(id(a), _Array("leaf", _called(segment, slot) or names.get(id(cell), ""), where, bytes_held(a)))
         kept[id(segment)] = set(own), len(there)
         for number, array in own.items():
             if number not in arrays or (arrays[number].kind == "leaf" and array.kind == "residual"):  # what one gave, another one reads
@@ -268,7 +268,3 @@ def _line(segment: Segment, step: State | None) -> Line | None:
 
 def _arrays(cell: Any) -> Sequence[Any]:
     return cell if cell.__class__ is list else cell.arrays()
-
-
-def _bytes(array: object) -> int:
-    return int(getattr(array, "nbytes", 0))

@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections import deque
 
+import jax
 import numpy as np
 import pytest
 
@@ -315,3 +316,17 @@ def test_options_are_checked():
         tape.memory().text(width=0)
     with pytest.raises(tape.errors.TapeTypeError):
         tape.memory().text(color="yes")
+
+
+def test_symbolic_lengths_have_no_bytes():
+    seen = []
+
+    def exported(x):
+        v = tape.Variable(x)
+        y = (v * v).sum()
+        seen.append((isinstance(tape.memory().nbytes, int), isinstance(tape.stats().live_bytes, int)))
+        return y.value
+
+    rows = jax.ShapeDtypeStruct(jax.export.symbolic_shape("batch, 3"), np.float32)
+    jax.export.export(jax.jit(exported))(rows)
+    assert seen == [(True, True)]
