@@ -17,7 +17,7 @@ Beside that, the loops over all leaves or results of a step stand here, each of 
 that one.  `replayed` is a whole call of backward() that was made before, up to the run, `swept_apart` one from what has run already, `regained` one of gradients(), `emitted` what a sweep writes for
 one segment, `swept_on` a sweep as long as it comes to segments that it knows (`forgot` lets go of them), `updated` an optimizer's update, `overwritten` what `x -= y` stores; a `Function` that `does` such a thing is the whole call, and begins in Python only what is new; so is
 a call of tape.jit like the one before (`stepped`), and where a mode is entered or left (`switched`).  A segment
-begins here as the one before began (`begun_again`).  `Numbers` is a program whose numbers are what they were, `Buffered` one that is given arrays in buffers.  `Gradient` and `Value` are properties of Variables.  `launched` is a run whose program is compiled, from the cells of its leaves to those of
+begins here as the one before began (`begun_again`).  `Numbers` is a program whose numbers are what they were, `Buffered` one that is given arrays and numbers in buffers.  `Gradient` and `Value` are properties of Variables.  `launched` is a run whose program is compiled, from the cells of its leaves to those of
 its results, but for gradients that wait until somebody looks (`defer`); a look at a value (`Value`, and the numbers that a `Function` reads) makes it without
 going through Python.
 
@@ -28,7 +28,7 @@ Structures are the bases of Python classes (tape/layout.py), with the same attri
 #include <Python.h>
 #include <structmember.h>
 
-#define CONTRACT 23 /* as in tape/layout.py */
+#define CONTRACT 24 /* as in tape/layout.py */
 
 #ifdef Py_GIL_DISABLED
 #error "the recorder in C needs the GIL; the one in Python runs without it"
@@ -59,7 +59,7 @@ typedef struct {
 } Segment;
 typedef struct { PyObject_HEAD PyObject *epoch; } Changes;
 typedef struct { PyObject_HEAD PyObject *executable, *kept, *live, *roots, *site, *size; } Choice; /* what a run computes and keeps */
-typedef struct { PyObject_HEAD PyObject *program, *groups, *others; vectorcallfunc call; } Buffered; /* a program that is given arrays in buffers */
+typedef struct { PyObject_HEAD PyObject *program, *groups, *others; vectorcallfunc call; } Buffered; /* a program that is given arrays and numbers in buffers */
 typedef struct { PyObject_HEAD PyObject *way; long long calls, until; vectorcallfunc call; } Numbers; /* a program that is given numbers */
 typedef struct { PyObject_HEAD long long hits, executed, ended; } Counts;
 typedef struct { /* a step of tape.jit on certain Variables, as tape/jitting/binding.py has it: lists, but for those of the last line;
@@ -2410,11 +2410,42 @@ STRUCTURE(Numbers, "A program that is given numbers.", .tp_members = Numbers_mem
 
 /* -- buffers of arrays -------------------------------------------------------------------------------------------------------------------- */
 
+/* Write a number of Python as one of this code of struct's; 0 where that has to be done otherwise: it may be an array, or too large. */
+static int
+written_number(char *to, PyObject *number, Py_UCS4 code)
+{
+    if (PyFloat_Check(number) && (code == 'f' || code == 'd')) { /* also float64 of NumPy */
+        double wide = PyFloat_AS_DOUBLE(number);
+        float narrow = (float)wide;
+        memcpy(to, code == 'f' ? (void *)&narrow : (void *)&wide, code == 'f' ? sizeof narrow : sizeof wide);
+        return 1;
+    }
+    if (PyLong_CheckExact(number) && (code == 'i' || code == 'l' || code == 'q')) {
+        int over;
+        long long wide = PyLong_AsLongLongAndOverflow(number, &over);
+        int narrow = (int)wide;
+        long middle = (long)wide;
+        if (code == 'i') {
+            memcpy(to, &narrow, sizeof narrow);
+            return !over && narrow == wide;
+        }
+        memcpy(to, code == 'l' ? (void *)&middle : (void *)&wide, code == 'l' ? sizeof middle : sizeof wide);
+        return !over && (code == 'q' || middle == wide);
+    }
+    if (PyBool_Check(number) && code == '?') {
+        *to = number == Py_True;
+        return 1;
+    }
+    return 0;
+}
+
 /* Return the buffer of some arguments, as `_filled` in tape/programs/buffers.py makes it; NULL, without an exception where that is to do it. */
 static PyObject *
 filled(PyObject *group, PyObject *const *args, Py_ssize_t n)
 {
     PyObject *dtype = PyTuple_GET_ITEM(group, 2), *positions = PyTuple_GET_ITEM(group, 3), *sizes = PyTuple_GET_ITEM(group, 4);
+    PyObject *letter = PyTuple_GET_ITEM(group, 5);
+    Py_UCS4 code = PyUnicode_GET_LENGTH(letter) == 1 ? PyUnicode_READ_CHAR(letter, 0) : 0; /* of numbers */
     PyObject *asked[] = {NULL, PyTuple_GET_ITEM(group, 1), dtype};
     PyObject *buffer = PyObject_Vectorcall(PyTuple_GET_ITEM(group, 0), asked + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
     Py_buffer whole, part;
@@ -2426,6 +2457,11 @@ filled(PyObject *group, PyObject *const *args, Py_ssize_t n)
     int good = 1;
     for (Py_ssize_t i = 0; good && i < PyTuple_GET_SIZE(positions); i++) {
         Py_ssize_t at = PyLong_AsSsize_t(PyTuple_GET_ITEM(positions, i)), size = PyLong_AsSsize_t(PyTuple_GET_ITEM(sizes, i));
+        if (code != 0) {
+            good = at < n && done + size <= whole.len && written_number((char *)whole.buf + done, args[at], code);
+            done += size;
+            continue;
+        }
         PyObject *array = at < n ? args[at] : Py_None, *own = (PyObject *)Py_TYPE(array) == told.numpy ? PyObject_GetAttr(array, name_dtype) : NULL;
         good = own == dtype && PyObject_GetBuffer(array, &part, PyBUF_SIMPLE) == 0; /* which lies in one piece */
         if (good) {
@@ -2498,7 +2534,7 @@ Buffered_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(
     return (PyObject *)self;
 }
 
-STRUCTURE(Buffered, "A program that is given arrays in buffers.", .tp_members = Buffered_members, .tp_new = Buffered_new,
+STRUCTURE(Buffered, "A program that is given arrays and numbers in buffers.", .tp_members = Buffered_members, .tp_new = Buffered_new,
           .tp_vectorcall_offset = offsetof(Buffered, call), .tp_call = PyVectorcall_Call);
 
 /* -- attributes ------------------------------------------------------------------------------------------------------------------------ */

@@ -1,10 +1,10 @@
 """Numbers of Python and NumPy in compiled programs: as arguments, and later, where they are the same at every call, as constants.
 
-To pass a number costs as much as recording three entries, to pass an array a sixth of that, to put a number on the device three times
-as much: so a number is put there once, whatever the number of its uses; one that has changed is passed as it is, and put there should
-it come again. And XLA writes another program where it knows a number: a slice at a place that it knows costs nothing, and its cotangent
-is fused with what follows. So a loop whose numbers stay what they are gets a second program, in the background; the first one still
-serves every call with others, so that nothing is ever compiled because a number changed.
+To pass a number costs as much as recording three entries, to pass an array a sixth of that, to put a number on the device ten times
+as much: so several are passed in one buffer (:mod:`tape.programs.buffers`), and of a few, one is put there once, whatever the number of its
+uses; one that has changed is passed as it is until it has come often.  And XLA writes another program where it knows a number: a slice at
+a place that it knows costs nothing, and its cotangent is fused with what follows.  So a loop whose numbers stay what they are gets a second
+program, in the background; the first one still serves every call with others, so that nothing is ever compiled because a number changed.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ from tape.statistics import STATS
 
 # So many calls with the same numbers, and they become constants: as many as are predicted to take so many seconds.
 FEWEST, MOST, _WATCHED = 8, 256, 0.1
+_OFTEN = 8  # times that a number has come are as many as it costs to put it on the device
 MISSES = 32  # calls with other ones, at least, until those that are other ones become arguments again
 
 # What is predicted, in seconds, so that the second program takes over at the same call in every run: results are the same from run to run.
 _COMPILE, _COMPILE_ENTRY = 0.05, 3e-3
 _RUN_ENTRY, _RUN_BYTE = 3e-6, 0.25e-9
 
-# By the settings of JAX, of which each is one object (they decide on dtype and device), by type and value.
+# By the settings of JAX, of which each is one object (they decide on dtype and device), by type and value: an array, or how often one has
+# come that is passed as it is.
 _ARRAYS: Bounded[Hashable, Any] = Bounded("numbers", 1 << 14)
-_ONCE = object()  # a number that came once
 
 
 class Work(NamedTuple):
@@ -95,7 +96,7 @@ def compiling(
     def segment(*leaves: Any) -> list[Any]:
         return list(jaxapi.jaxpr_as_fun(closed)(*leaves))
 
-    executable, place = buffers.jitted(segment, leaves, buffers.copies(leaves)), everywhere(leaves)
+    executable, place = buffers.jitted(segment, leaves, [*buffers.copies(leaves), *_positions(leaves)]), everywhere(leaves)
     described = [jaxapi.described(x) for x in placed(leaves, settings, place)]
     return background.compiling(executable, described), on_device(executable, leaves, settings, work, place)
 
@@ -153,7 +154,10 @@ def everywhere(leaves: Sequence[Any]) -> Place | None:
 def _as_arrays(
     program: Callable[..., Sequence[Any]], positions: Sequence[int], settings: Configuration, place: Place | None = None
 ) -> Callable[..., Sequence[Any]]:
-    """Return a program with the numbers at these positions given as arrays."""
+    """Return a program with the numbers at these positions given as arrays, but for those that it is given in a buffer."""
+    positions = _alone(program, positions)
+    if not positions:
+        return program
     number = id(settings)
     sharding = None if place is None else place.sharding
     called = False
@@ -173,18 +177,25 @@ def _as_arrays(
     return run
 
 
+def _alone(program: Any, positions: Sequence[int]) -> Sequence[int]:
+    """Return those positions whose arguments a program is not given in a buffer."""
+    inside = getattr(program, "inside", ())
+    return [i for i in positions if i not in inside]
+
+
 def _array(settings: int, value: Any, sharding: jax.sharding.NamedSharding | None = None, *, changed: bool = False) -> Any:
-    """Return a number as an array; one that has changed, and comes for the first time, as it is.
+    """Return a number as an array; one that has changed, and has not come often, as it is.
 
     ``settings`` is the number of these, ``sharding`` where it is to be, if not where JAX puts it.
     """
     key = (settings, sharding, value.__class__, value or repr(value))  # 0.0 and -0.0 are equal
-    array = _ARRAYS.get(key)
-    if array is None and changed and sharding is None:
-        _ARRAYS[key] = _ONCE
+    known = _ARRAYS.get(key, 0)
+    if known.__class__ is not int:
+        return known
+    if changed and sharding is None and known < _OFTEN:
+        _ARRAYS[key] = known + 1
         return value
-    if array is None or array is _ONCE:
-        array = _ARRAYS[key] = known_array(value) if sharding is None else jax.device_put(value, sharding)
+    array = _ARRAYS[key] = known_array(value) if sharding is None else jax.device_put(value, sharding)
     return array
 
 
@@ -277,7 +288,10 @@ class Steady(layout.Numbers):
             self._known, self._calls, self._further, self._way = _known(given, known.left(given)), 0, None, None
             return
         elif self._way is None and known.positions == self._positions:
-            arrays = [_array(id(self._settings), value) for value in known.values]
+            alone = _alone(self._program, known.positions)
+            arrays = [
+                _array(id(self._settings), value) if i in alone else value for i, value in zip(known.positions, known.values, strict=True)
+            ]
             self._until, self._way = self._steady, _way(self._program, len(given), known, arrays)
         self._calls += 1
         if self._calls == self._steady and known is not None:
@@ -294,9 +308,9 @@ class Steady(layout.Numbers):
             return segment(*[arguments[i] for i in range(len(arguments))])
 
         rest = [given[i] for i in others]
-        program = buffers.jitted(knowing, rest, buffers.copies(rest))
-        changing = [n for n, x in enumerate(rest) if is_scalar(x)]
-        run = _as_arrays(program, changing, self._settings) if changing else program
+        changing = _positions(rest)
+        program = buffers.jitted(knowing, rest, [*buffers.copies(rest), *changing])
+        run = _as_arrays(program, changing, self._settings)
         job = background.compiling(program, [jaxapi.described(x) for x in rest])
         change = Change("constants", "numbers that stay the same became part of it")
         return Further(job, run, self._work, change, "numbers that stay the same"), _Special(known, others, run)

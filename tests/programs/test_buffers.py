@@ -165,6 +165,58 @@ def test_donated_arguments_stay_arguments():
     assert not given[4].is_deleted()
 
 
+NUMBERS = {
+    "floats": lambda n: [0.1 * n, -0.0, 1e300, float("nan"), 1e-46],
+    "integers": lambda n: [n, -7, 2**31 - 1, -(2**31)],
+    "truths": lambda n: [True, n % 2 == 0, False],
+    "of NumPy": lambda n: [np.float32(0.1 * n), np.float64(0.3), 0.7, np.float64(-1e300)],
+    "integers of NumPy": lambda n: [np.int32(n), np.int64(-5), 9, np.int64(n)],
+    "halves": lambda n: [np.float16(0.1), np.float16(n), np.float16(2.5)],
+    "mixed": lambda n: [0.5 * n, 2, True, 0.25, 3, False, 1e-3, n, True, 2 + 1j * n, -0.0 * 1j],
+}
+
+
+@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize("numbers", NUMBERS.values(), ids=NUMBERS)
+def test_numbers_are_those_of_jax(numbers, x64):
+    """Also their weak types, by which they take the dtype of what they meet."""
+    with jax.enable_x64(x64), np.errstate(all="ignore"):
+        ours, theirs = both(lambda *given: [*listed(*given), *given], numbers(1))
+        for n in (1, 2, 2, 3):
+            same(ours(*numbers(n)), theirs(*numbers(n)))
+            same(ours.run(*numbers(n)), theirs(*numbers(n)))
+            same(ours(*numbers(n)[:-1], jax.numpy.asarray(numbers(n)[-1])), theirs(*numbers(n)[:-1], jax.numpy.asarray(numbers(n)[-1])))
+
+
+@pytest.mark.parametrize("wide", [2**31, -(2**31) - 1, 2**70])
+def test_an_integer_that_does_not_fit_is_refused(wide):
+    ours, theirs = both(listed, [1, 2, 3])
+    same(ours(1, 2, 3), theirs(1, 2, 3))
+    for fun in (ours, ours.run, theirs):
+        with pytest.raises(OverflowError):
+            fun(1, wide, 3)
+
+
+def test_arrays_of_jax_among_arrays_leave_numbers_alone():
+    given = [*[array("float32", (3,)) for _ in range(3)], 0.5, 1.5, 2.5]
+    ours, theirs = both(listed, given)
+    assert [group[3] for group in ours._groups] == [(0, 1, 2), (3, 4, 5)]
+    given[1] = jnp.asarray(given[1])
+    same(ours(*given), theirs(*given))
+
+
+@pytest.mark.skipif(layout.NATIVE is None, reason="the recorder in Python runs")
+@pytest.mark.parametrize("numbers", ["floats", "integers", "truths"])
+def test_c_writes_numbers(numbers, monkeypatch):
+    given = NUMBERS[numbers]
+    ours, theirs = both(listed, given(1))
+    monkeypatch.setattr(buffers.Buffered, "run", None)
+    for n in range(4):
+        with np.errstate(over="ignore"):
+            wanted = theirs(*given(n))
+        same(ours(*given(n)), wanted)
+
+
 @pytest.mark.skipif(layout.NATIVE is None, reason="the recorder in Python runs")
 def test_c_fills_buffers(monkeypatch):
     given = [array("float32", shape) for shape in SHAPES] + [array("int32", (3,)) for _ in range(3)]
@@ -238,6 +290,29 @@ def test_what_numpy_computed_at_first_comes_in_no_buffer():
     operand, computed = np.ones(3), np.ones((3, 3))
     operand.setflags(write=False)
     assert buffers.copies([operand, computed, operand[1:], jnp.ones(3), 2.0, operand]) == [0, 5]
+
+
+def test_numbers_that_vary_come_in_one_buffer(made, stats):
+    """As in an update by hand, with the same numbers for each of several parameters, other ones at each step."""
+    w = [tape.Variable(W + n) for n in range(3)]
+    expected = [W + n for n in range(3)]
+    compiled = jax.jit(lambda w, a, b: (w.T - a * jnp.sin(w)) / (1 + b))
+
+    def run(n):
+        for i in range(3):
+            w[i] = (w[i].T - 0.1**n * tnp.sin(w[i])) / (1 + 0.2**n)
+            expected[i] = compiled(expected[i], 0.1**n, 0.2**n)
+            np.testing.assert_allclose(w[i].value, expected[i], rtol=1e-5) if i == 2 else None
+
+    for n in range(1, 40):
+        run(n)
+        idle.settle()
+    assert made
+    assert len(made[-1].inside) >= 6
+    stats.reset()
+    for n in range(1, 8):
+        run(n)
+    assert stats.compiles == 0
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])

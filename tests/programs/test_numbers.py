@@ -161,7 +161,7 @@ def test_one_call_in_a_while_waits_for_the_compiler(stats, monkeypatch):
     assert [seconds for seconds in waits if seconds] == [numbers.LIMIT]
 
 
-def test_a_number_is_put_on_the_device_when_it_comes_again(monkeypatch, stats):
+def test_a_number_is_put_on_the_device_when_it_has_come_often(monkeypatch, stats):
     put, given = numbers.known_array, []
     monkeypatch.setattr(numbers, "known_array", lambda value: given.append(value) or put(value))
     x = tape.Variable(X)
@@ -177,7 +177,7 @@ def test_a_number_is_put_on_the_device_when_it_comes_again(monkeypatch, stats):
     given.clear()
     scales = np.linspace(0.1234, 0.9876, 9).tolist()
     for scale in (*scales, -0.0):
-        for _ in range(3):
+        for _ in range(numbers._OFTEN + 2):
             y, gradient = step(scale)
             value, expected = jax.value_and_grad(lambda x, scale: jnp.sin(x[:, :3] * scale).sum())(jnp.asarray(X), scale)
             np.testing.assert_allclose(y, value, rtol=1e-5)
