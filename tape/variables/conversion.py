@@ -31,6 +31,7 @@ from tape.programs.program import look, taken
 from tape.recording import record
 from tape.sweeps.seeds import describe
 from tape.variables import callers, methods
+from tape.variables.awaiting import awaited
 
 T = TypeVar("T")
 _ABOUT = re.compile(r",\s+(?=shape=|dtype=)")  # between the numbers of an array and what is said of them
@@ -117,7 +118,7 @@ class Convertible(methods.ArrayMethods):
         """Run what is pending, wait for it, and return self."""
         value = look(self)
         if hasattr(value, "block_until_ready"):
-            value.block_until_ready()
+            (awaited(value) if hasattr(value, "is_ready") else value).block_until_ready()  # keys of random numbers are not asked
         return self
 
     @property
@@ -325,7 +326,7 @@ def _numbers(variable: Handle, what: str) -> jax.Array:
     if not isinstance(variable._place.kind.aval.dtype, np.dtype):
         msg = f"{what}: a Variable that is a key ({describe(variable)}) is no number; use tape.random.key_data(x) for the numbers in it"
         raise TapeTypeError(msg)
-    return concrete(variable, what)
+    return awaited(concrete(variable, what))
 
 
 def _scalar(variable: Handle, what: str) -> Any:
