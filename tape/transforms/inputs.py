@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from tape import jaxapi
 from tape.errors import LostGradientError, TapeTypeError, TapeValueError, UnrecordedGradientError
 from tape.graph import boundary
 from tape.graph.constants import known_array, refused
@@ -19,6 +20,7 @@ from tape.graph.trie import CONSTANT, SWEEP
 from tape.mirrored.detachment import detach
 from tape.modes import enable_grad
 from tape.ops.kernel import Op
+from tape.programs.handing import array_of
 from tape.programs.program import look
 from tape.recording import record
 from tape.sweeps.plan import behind
@@ -223,6 +225,8 @@ def check_recorded(name: str, variable: Handle) -> None:
 
 
 def _constant(value: object) -> object:
+    if value.__class__ is np.ndarray and value.dtype.kind in "biufc" and not jaxapi.in_trace():
+        value = array_of(value)  # by a program, in a fifth of the time
     return record.constant(value) if isinstance(value, (jax.Array, np.ndarray)) else value
 
 
