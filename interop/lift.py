@@ -101,7 +101,7 @@ def _lift(jax_fun: Callable[..., Any], *, inline: bool, exact: bool, tied: bool 
             if last.call.recognises(args, kwargs, given, given) and not last.trace.applied.stale():
                 alike = len(given) == len(last.kinds)  # a number that is static makes one more
                 for i in last.arrays if alike else ():
-                    given[i] = array = record.constant(given[i])
+                    given[i] = array = record.operand(given[i])
                     alike = alike and array._place.kind == last.kinds[i]
                 if alike:
                     return last.trace.record(given)
@@ -133,7 +133,7 @@ def _lift(jax_fun: Callable[..., Any], *, inline: bool, exact: bool, tied: bool 
             number = isinstance(x, (int, float, complex)) and not isinstance(x, (bool, np.generic))
             if isinstance(x, _ARRAYS) or (number and numbers_are_arrays):
                 arrays.append(len(variables))
-                variables.append(record.constant(x))
+                variables.append(record.operand(x))
                 template.append(_DYNAMIC)
             else:
                 template.append(_Typed(x))
