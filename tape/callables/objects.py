@@ -132,7 +132,7 @@ class Writable(NamedTuple):
             self.put(key, content)
 
 
-class _Itself:
+class Itself:
     """A key of a dict as a step in a path: no other one equals it, and it is not kept alive where it need not be."""
 
     __slots__ = ("_get", "_hash")
@@ -148,14 +148,14 @@ class _Itself:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Itself) and (key := self._get()) is not None and key is other._get()
+        return isinstance(other, Itself) and (key := self._get()) is not None and key is other._get()
 
 
 def steps_to(spelling: str, key: object) -> tuple[object, ...]:
     """Return the steps of a path to what stands under a key; where its ``repr`` may look at a value, that is not asked for."""
     if _is_plain_key(key):
         return (spelling.format(key),)
-    return spelling.format(type(key)), _Itself(key)
+    return spelling.format(type(key)), Itself(key)
 
 
 def _is_plain_key(key: object) -> bool:

@@ -59,7 +59,7 @@ class Reach:
         self.holders: list[Stored] = []
         self._incoming: list[list[Edge]] = []  # by node
         nodes: dict[int, int] = {}
-        kept: list[object] = []  # so that ids stay theirs
+        self.nodes: list[object] = []  # what is not a Variable, so that ids stay theirs
         queue = deque(Edge(None, None, None, (i,), -1, c) for i, c in enumerate(callables))
         while queue and len(nodes) < _LIMIT:
             edge = queue.popleft()
@@ -72,7 +72,7 @@ class Reach:
                 self._incoming[nodes[id(value)]].append(edge)
             elif not isinstance(value, _SKIPPED):
                 node = nodes[id(value)] = len(nodes)
-                kept.append(value)
+                self.nodes.append(value)
                 self._incoming.append([edge])
                 queue.extend(self._leaving(value, edge.path, node))
 
@@ -101,6 +101,10 @@ class Reach:
                 nodes.add(edge.source)
                 stack.extend(self._incoming[edge.source])
         return list(edges.values())
+
+    def path(self, node: int) -> Path:
+        """Return the path by which a node was found first."""
+        return self._incoming[node][0].path
 
     def by_path(self) -> dict[Path, Any]:
         """Return the Variables by every path to them."""

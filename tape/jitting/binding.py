@@ -58,6 +58,7 @@ class Binding(layout.Bound):
         kept: Mapping[int, KeptArray],
         donated: Sequence[int],
         met: Collection[int] = (),
+        strangers: Collection[int] = (),
     ) -> None:
         self.step = step
         self.executable = run
@@ -70,11 +71,12 @@ class Binding(layout.Bound):
         outcome = step.outcome
         changed = {c.source for c in outcome.changes}
         same = {n for tree in (outcome.returned, *[s.content for s in slots]) for kind, n in tree.leaves if kind in (SAME, GRADIENT)}
+        self.met, self.strangers = {i for i in met if i < given}, {*strangers}
         # Arguments that are only read may be others at every call, but for those that the function may have met by itself as well.
         self._read = [i for i in step.values if i < given]
         self._swept = [i for i in self._read if any(i in swept and {*ends} != {i} for swept, ends in step.aims)]
-        self._pinned = [(i, variables[i]) for i in step.relevant if i < given and i in {*changed, *same, *step.looked, *met}]
-        pinned = {i for i, _ in self._pinned}
+        pinned = self.met.union(i for i in step.relevant if i < given and i in {*changed, *same, *step.looked})
+        self._pinned = [(i, variables[i]) for i in sorted(pinned)]
         self.sources: list[Any] = [v if i >= given or i in pinned else None for i, v in enumerate(variables)]
         matter = [i for i in step.relevant if i >= given or i in pinned]
         self._variables = [variables[i] for i in matter]
@@ -86,7 +88,7 @@ class Binding(layout.Bound):
         self._hooks = [step.hooks[i] or (None,) for i in matter]
         self._hooks_seen: int = -1
         self._places: list[Place] = []  # of those, when last seen to be of these kinds
-        self._strangers = {id(variables[i]) for i in step.relevant if i >= given} or None
+        self._strangers = self.strangers.union(id(variables[i]) for i in step.relevant if i >= given) or None
         self._values = [variables[i] for i in step.values if i >= given]
         self._looked: list[Any] = [(v, extra_of(v), step.grad_kinds[i]) for i in step.looked for v in [variables[i]]]
         self._looked += [(v, extra_of(v), ...) for i in step.cleared for v in [variables[i]]]

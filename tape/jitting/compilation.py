@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,6 +19,7 @@ from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, itself
 from tape.jitting.arguments import Call, aval_of
 from tape.jitting.binding import Binding
+from tape.jitting.identities import asked, met, positions
 from tape.jitting.outcome import KeptArray, Slot
 from tape.jitting.tracing import TracedStep
 from tape.programs import buffers
@@ -40,8 +41,9 @@ class CompiledStep:
         self.donated = _donated(step, call, options)
         self.paths = {i: [e.path for e in edges] for i in step.relevant if (edges := reached.edges.get(id(step.sources[i])))}
         self.places = frozenset(reached.by_path())
+        self.positions = {positions(call.variables, reached)} if asked(reached) else None  # of arguments; None: whichever they are in
         for i in [i for i in self.paths if i < self.given]:
-            if any({*self.paths[i]} <= other.idle and self._is_again(other) for other in others):
+            if self.positions is not None or any({*self.paths[i]} <= other.idle and self._is_again(other) for other in others):
                 del self.paths[i]
         read = {*map(id, call.variables), *[id(step.sources[i]) for i in step.relevant]}
         self.idle: set[Any] = {e.path for v, edges in reached.edges.items() if v not in read for e in edges}
@@ -65,6 +67,16 @@ class CompiledStep:
         given = [i for i in range(len(call.arrays)) if i not in self.donated]
         self.run = buffers.jitted(program, leaves, given, self.donated, **passed)
 
+    def known_as(self, others: Sequence[CompiledStep], given: Sequence[Handle], reached: Reach) -> CompiledStep:
+        """Return the one of the others that is the same program for arguments in other positions, which serves these as well; or itself."""
+        for other in others:
+            if self.positions is not None and other.positions is not None and self._is_again(other):
+                before, other.positions = other.positions, other.positions | self.positions
+                if other.bind(given, reached) is not None:
+                    return other
+                other.positions = before
+        return self
+
     def _is_again(self, other: CompiledStep) -> bool:
         """Tell whether another step met the same places, and does the same with those in the same ones, but for the arguments."""
         captured, others = ({i: paths for i, paths in s.paths.items() if i >= s.given} for s in (self, other))
@@ -74,6 +86,9 @@ class CompiledStep:
         """Bind the step to the Variables of a call, if they are as they were when it was traced."""
         step = self.step
         variables: list[Any] = [*given, *step.sources[self.given :]]
+        where = () if self.positions is None else positions(given, reached)
+        if self.positions is not None and where not in self.positions:
+            return None
         places = reached.by_path()
         for i, paths in self.paths.items():
             there = [places.get(p) for p in paths]
@@ -89,13 +104,17 @@ class CompiledStep:
             return None
         matter = [variables[i] for i in step.relevant if i not in kept]
         edges = [*reached.way(matter, [s.holder for s in slots]), *self.globals]  # arrays are kept in places of slots
-        return self._bound(variables, len(given), edges, slots, kept)
+        pinned = {i for i, place in enumerate(where) if place is not None}.union(i for i in self.paths if i < self.given)
+        strangers: set[int] = set() if self.positions is None else met(reached) - {id(given[i]) for i in pinned}
+        return self._bound(variables, len(given), edges, slots, kept, pinned, strangers)
 
     def moved(self, given: Sequence[Handle]) -> Binding | None:
         """Bind the step anew where only Variables and arrays in places are others than at the latest call: quicker than looking for all."""
         if not self.bindings or any(i < self.given for i in self.paths):
             return None
         last = self.bindings[0]
+        if self.positions is not None and (last.met or not last.strangers.isdisjoint(map(id, given))):
+            return None
         others: dict[int, Any] = {}  # by the Variables that they replace
         edges: list[Edge] = []
         try:
@@ -110,10 +129,20 @@ class CompiledStep:
         except (LookupError, AttributeError, ValueError):
             return None
         variables = [*given, *[others.get(id(v), v) for v in last.sources[self.given :]]]
-        return self._bound(variables, len(given), edges, last.slots, last.kept)
+        strangers = last.strangers if self.positions is None else last.strangers | {id(v) for v in others.values()}
+        if not strangers.isdisjoint(map(id, given)):
+            return None
+        return self._bound(variables, len(given), edges, last.slots, last.kept, self.paths, strangers)
 
     def _bound(
-        self, variables: list[Any], given: int, edges: Sequence[Edge], slots: Sequence[Slot], kept: Mapping[int, KeptArray]
+        self,
+        variables: list[Any],
+        given: int,
+        edges: Sequence[Edge],
+        slots: Sequence[Slot],
+        kept: Mapping[int, KeptArray],
+        pinned: Collection[int],
+        strangers: set[int],
     ) -> Binding | None:
         step = self.step
         for i, k in kept.items():
@@ -125,7 +154,7 @@ class CompiledStep:
             return None
         if any(slot.holds() != slot.held for slot in slots):
             return None
-        binding = Binding(step, self.run, variables, given, edges, slots, kept, self.donated, self.paths)
+        binding = Binding(step, self.run, variables, given, edges, slots, kept, self.donated, pinned, strangers)
         return binding if binding.fits(variables[:given]) else None
 
 

@@ -67,8 +67,7 @@ class Jitted(Generic[P, R]):
     @record.repeating(4)
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function."""
-        quick = self._quick
-        scope = LOCAL.scope
+        quick, scope = self._quick, LOCAL.scope
         if quick is None or scope.trace is not NOBODY or scope.observer is not None or scope.caller is not NOBODY:
             return self._call(args, kwargs)  # type: ignore[no-any-return]
         binding, latest, circumstances = quick
@@ -121,9 +120,8 @@ class Jitted(Generic[P, R]):
         """Run a binding for the first time, which compiles it, and tell of that; it ``started`` to be traced then."""
         line = user_line()
         site = STATS.sites.of("call", line)
-        change, number = change_of(self, line), self._called[0]
-        if change.kind == "function":
-            number = site.last + 1
+        change = change_of(self, line)
+        number = site.last + 1 if change.kind == "function" else self._called[0]
         compilation = begun("step", site, binding.step.ops, change, number=number)
         with timed(compilation, started):
             result = binding.run(inputs, call.arrays, call.variables)
@@ -154,7 +152,9 @@ class Jitted(Generic[P, R]):
         new = known is None
         if known is None:
             entry = self._trace(call, reached, entries)
-            entries.append(entry)
+            new = entry not in entries
+            if new:
+                entries.append(entry)
             bound = entry.bind(variables, reached)
             assert bound is not None, "a step does not fit what it was traced with"
             self._forget()
@@ -181,7 +181,7 @@ class Jitted(Generic[P, R]):
         entry = CompiledStep(step, self._options, call, reached, others)
         self.reasons.append(reason(entry.said, [known.said for entries in self._entries.values() for known in entries]))
         del self.reasons[:-_STEPS_LIMIT]
-        return entry
+        return entry.known_as(others, call.variables, reached)
 
     def _forget(self) -> None:
         """Keep the number of steps bounded: the ones traced first go."""

@@ -1,0 +1,87 @@
+"""Identities: a step may ask which of the Variables that it reaches an argument is (``x is self.best``, ``decay[p]``, ``state[id(p)]``).
+
+Nobody sees that while it is traced. So where its code may ask, a trace holds for arguments in the places where they were, and in those in
+which another trace gave the same program.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import types
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
+
+from tape.callables.objects import Itself
+from tape.callables.reach import Reach
+from tape.graph.lines import is_foreign
+from tape.graph.segment import Handle, itself
+
+_IS, _CONSTANT, _FURTHER = dis.opmap["IS_OP"], dis.opmap["LOAD_CONST"], dis.opmap["EXTENDED_ARG"]
+_ASKING = frozenset({"id", "is_", "is_not"})
+_NEVER = (type(None), bool, type(...))  # constants that no Variable is
+
+
+def asked(reached: Reach) -> bool:
+    """Tell whether what a callable reaches may ask which Variable one is: by code, or by containers that find it by its identity."""
+    return any(isinstance(key, Itself) for _, _, key in _keys(reached)) or any(map(_asks, _codes(reached)))
+
+
+def positions(variables: Sequence[Handle], reached: Reach) -> tuple[Hashable, ...]:
+    """Return for each Variable the places where it is reached, also as a key; None for one that is nowhere."""
+    keyed: dict[int, set[Hashable]] = {}
+    for node, name, key in _keys(reached):
+        keyed.setdefault(name, set()).add((reached.path(node), key))
+    return tuple([frozenset({*[e.path for e in reached.edges.get(id(v), ())], *keyed.get(id(v), ())}) or None for v in variables])
+
+
+def met(reached: Reach) -> set[int]:
+    """Return the ids of all Variables that are reached, also as keys."""
+    return {*reached.variables, *[name for _, name, _ in _keys(reached)]}
+
+
+def _keys(reached: Reach) -> Iterator[tuple[int, int, Itself | int]]:
+    """Yield the containers that find something by a Variable's identity, by their nodes, with its id, and the Variable or its id."""
+    for node, x in enumerate(reached.nodes):
+        if isinstance(x, (dict, set, frozenset)):
+            for key in [*x]:
+                if isinstance(key, Handle):
+                    yield node, id(itself(key)), Itself(itself(key))
+                elif type(key) is int:
+                    yield node, key, key
+
+
+def _codes(reached: Reach) -> Iterator[types.CodeType]:
+    """Yield the code of functions that are reached, and of methods that these name."""
+    codes = [x.__code__ for x in reached.nodes if isinstance(x, types.FunctionType)]
+    methods: dict[str, list[types.CodeType]] = {}
+    kinds: dict[Any, None] = {type(x): None for x in reached.nodes}
+    for kind in kinds:
+        for name, code in _methods(kind):
+            methods.setdefault(name, []).append(code)
+    seen: set[types.CodeType] = set()
+    while codes:
+        code = codes.pop()
+        if code not in seen and is_foreign(code.co_filename):
+            seen.add(code)
+            yield code
+            codes += [x for x in code.co_consts if isinstance(x, types.CodeType)]
+            codes += [x for name in code.co_names for x in methods.get(name, ())]
+
+
+@functools.lru_cache(maxsize=4096)
+def _methods(kind: Any) -> list[tuple[str, types.CodeType]]:
+    """Return the methods of a class, by name."""
+    held = [(name, getattr(x, "__func__", getattr(x, "fget", x))) for cls in kind.__mro__ for name, x in vars(cls).items()]
+    return [(name, x.__code__) for name, x in held if isinstance(x, types.FunctionType)]
+
+
+@functools.lru_cache(maxsize=4096)
+def _asks(code: types.CodeType) -> bool:
+    """Tell whether some code compares identities, but for those of constants such as None."""
+    steps = list(zip(code.co_code[::2], code.co_code[1::2], strict=True))
+    for before, last, this in zip([(0, 0), *steps], steps, steps[1:], strict=False):
+        constant = last[0] == _CONSTANT and before[0] != _FURTHER and isinstance(code.co_consts[last[1]], _NEVER)
+        if this[0] == _IS and not constant:
+            return True
+    return not _ASKING.isdisjoint(code.co_names)

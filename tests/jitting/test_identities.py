@@ -1,0 +1,108 @@
+"""Steps of ``tape.jit`` that ask which Variable an argument is do what they do uncompiled, in every order of calls."""
+
+import operator
+import types
+
+import numpy as np
+import pytest
+
+import tape
+
+
+class Optimizer:
+    def __init__(self, parameters):
+        self.parameters = parameters
+        self.state = {p: tape.Variable([float(i), 1.0]) for i, p in enumerate(parameters)}
+
+    def is_last(self, p):
+        return p is self.parameters[-1]
+
+    def update(self, p):
+        velocity = self.state[p]
+        velocity.value = velocity.value * 0.5 + p.value
+        p.value = p.value - velocity.value * (2 if self.is_last(p) else 1)
+
+    def scaled(self, p):
+        return p * (2 if self.is_last(p) else 1)
+
+
+def decaying(parameters):
+    decay = {parameters[1]: 0.5}
+    return lambda p: setattr(p, "value", p.value - decay.get(p, 0.0) * p.value)
+
+
+def freezing(parameters):
+    frozen = {parameters[1]}
+    return lambda p: None if p in frozen else setattr(p, "value", p.value - 1)
+
+
+def freezing_listed(parameters):
+    frozen = [parameters[1]]
+    return lambda p: None if any(p is q for q in frozen) else setattr(p, "value", p.value - 1)
+
+
+def by_number(parameters):
+    scale = {id(parameters[1]): 0.5}
+    return lambda p: p * scale.get(id(p), 1.0)
+
+
+def by_function(parameters):
+    return lambda p: p * 10 if operator.is_(p, parameters[1]) else p * 1
+
+
+MADE = {
+    "is": lambda ps: lambda p: p * 10 if p is ps[1] else p * 1,
+    "is not": lambda ps: lambda p: (p * p).sum() if p is not ps[1] else (p * p * p).sum(),
+    "function": by_function,
+    "decay": decaying,
+    "set": freezing,
+    "list": freezing_listed,
+    "number": by_number,
+    "optimizer": lambda ps: Optimizer(ps).update,
+    "method": lambda ps: Optimizer(ps).scaled,
+}
+
+
+@pytest.mark.parametrize("order", [(0, 2, 1, 2, 1), (0, 1, 2, 0, 1), (1, 0, 2, 1), (2, 3, 1, 0, 3), (3, 1, 3, 2, 0)])
+@pytest.mark.parametrize("way", MADE)
+def test_a_step_may_ask_which_variable_an_argument_is(way, order):
+    def outcome(wrap):
+        parameters = [tape.Variable([1.0 + i, 2.0]) for i in range(4)]
+        parameters, other = parameters[:3], parameters[3]  # which the step does not reach
+        step = wrap(MADE[way](parameters))
+        seen = []
+        for i in order:
+            if i == 3 and way == "optimizer":
+                continue
+            p = [*parameters, other][i]
+            p.grad = None
+            y = step(p)
+            if y is not None:
+                y.sum().backward()
+                seen.append((y.tolist(), p.grad.tolist()))
+            seen.append([q.tolist() for q in (*parameters, other)])
+        return seen
+
+    assert outcome(tape.jit) == outcome(lambda step: step)
+
+
+def test_constants_and_other_questions_are_not_asked_of_identities():
+    model = types.SimpleNamespace(batches=[tape.constant([1.0 * i, 2.0]) for i in range(6)], mode=None)
+
+    @tape.jit
+    def step(x):
+        flag = x is None or model.mode is not None
+        return x * 2 if "mode" in vars(model) and not flag else x
+
+    for x in (*model.batches, tape.constant([7.0, 1.0])):
+        np.testing.assert_array_equal(step(x), 2 * x.value)
+    assert step.cache_info().traces == 2
+
+
+def test_programs_of_arguments_in_other_places_are_compiled_once():
+    batches = [tape.constant([1.0 * i, 2.0]) for i in range(6)]
+    step = tape.jit(lambda x: x * 10 if x is batches[1] else x * 1)
+    for _ in range(3):
+        for i, x in enumerate(batches):
+            assert step(x).tolist() == (x.value * (10 if i == 1 else 1)).tolist()
+    assert step.cache_info()[1:] == (6, 2)
