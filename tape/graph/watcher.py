@@ -85,6 +85,10 @@ class Watcher:
         """Return the hook to register on ``variable`` in place of this one."""
         return hook
 
+    def swept(self, segment: Segment, slots: Sequence[int], gradients: Sequence[Any]) -> Sequence[Any]:  # noqa: ARG002
+        """Return what counts of the gradients that the user's backward of an entry with these results has given."""
+        return gradients
+
     # -- whose Python runs ------------------------------------------------------------------------------------------
 
     rebinds_names = False  # ``x += y`` makes a new Variable of an argument, as in any function

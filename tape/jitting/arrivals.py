@@ -1,19 +1,20 @@
-"""Arrivals: of several results that a step returns some are swept, and a hook on the way of the others changes nothing."""
+"""Arrivals: of several results that a step returns some are swept, and hooks and backwards on the way of the others give nothing."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import operator
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 
-from tape.graph.segment import Handle, LeafNode
+from tape.graph.segment import Handle, LeafNode, Segment
 from tape.ops.kernel import Op
 from tape.recording import record
 from tape.recording.record import handle
+from tape.sweeps.emission import zeros_like
 from tape.sweeps.sweep import Target, past, resolved, target_of
 
 _ARRIVED = Op("arrived", jnp.where)
@@ -45,7 +46,7 @@ class Arrivals:
             old: Handle = handle(gradient._segment, gradient._place, gradient._cell)
             result = hook(gradient)
             new = gradient if result is None else result
-            arrives = self._arrives(key)
+            arrives = self._arrives([key])
             if arrives is None or not hasattr(new, "shape") or (new is gradient and gradient._cell is old._cell):
                 return result
             new = new if isinstance(new, Handle) else record.constant(new)
@@ -58,11 +59,18 @@ class Arrivals:
         called.__name__ = getattr(hook, "__name__", None) or repr(hook)  # in messages
         return called
 
-    def _arrives(self, key: Hashable) -> Handle | None:
-        """Return whether the sweep comes to a Variable; None: this is another sweep, or it comes there whatever has a seed."""
+    def counted(self, segment: Segment, slots: Sequence[int], gradients: Sequence[Any]) -> Sequence[Any]:
+        """Return the gradients of a user's backward where the sweep comes to what is in one of its slots, and zeros otherwise."""
+        arrives = self._arrives([_key(resolved((segment, slot))) for slot in slots])
+        if arrives is None:
+            return gradients
+        return [g if g is None else record.record(_ARRIVED, (arrives, g, zeros_like(g._place.kind.aval))) for g in gradients]
+
+    def _arrives(self, keys: Collection[Hashable]) -> Handle | None:
+        """Return whether the sweep comes to one of some; None: this is another sweep, or it comes there whatever has a seed."""
         if self._behind is None:
             self._behind = [set(map(_key, past([target_of(v)]))) for v in self._results]
-        given = [flag for flag, passed in zip(self._given, self._behind, strict=True) if key in passed]
+        given = [flag for flag, passed in zip(self._given, self._behind, strict=True) if not passed.isdisjoint(keys)]
         return record.leaf(functools.reduce(operator.or_, given)) if 0 < len(given) < len(self._given) else None
 
 

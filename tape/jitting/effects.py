@@ -236,6 +236,10 @@ class Effects(Captures):
         self.register(variable, hooks)
         return self.arrivals.gated(variable, hook)
 
+    def swept(self, segment: Segment, slots: Sequence[int], gradients: Sequence[Any]) -> Sequence[Any]:
+        """Have gradients of a backward count where the sweep of what the step returns comes to it."""
+        return self.arrivals.counted(segment, slots, gradients)
+
     def register(self, variable: Handle, hooks: dict[int, Any]) -> None:
         """Note that a hook is about to be registered, and on what."""
         if id(variable) in self._ours or not (id(variable._cell) in self._own or boundary.is_traced(variable)):

@@ -20,6 +20,7 @@ from tape.errors import ConcretizationError, LeakedTracerError
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, is_leaf
 from tape.jaxapi import ClosedJaxpr
+from tape.jitting.absence import without
 from tape.jitting.effects import Effects
 from tape.jitting.outcome import GRADIENT, SAME, KeptArray, Outcome, kept_in, stand_in
 from tape.ops.interning import fingerprint
@@ -73,10 +74,14 @@ class StepKernel(Kernel):
             places = {"input": inputs, "output": outputs}
             read = [x if kind == "constant" else places[kind][x] for kind, x in pull.read]
             seeds = [lax.full_like(outputs[i], 0) if visible[i] is None else visible[i] for i in pull.live]
-            given = [np.asarray(visible[i] is not None) for i in pull.live]
-            swept = jaxapi.jaxpr_as_fun(pull.jaxpr)(*read, *seeds, *given)
-            for i, sources, grad in zip(pull.reached, pull.sources, swept, strict=True):
-                if wanted[i] and any(visible[n] is not None for n in sources):
+            given = [visible[i] is not None for i in pull.live]
+            jaxpr, gone = pull.jaxpr, [False] * len(pull.reached)
+            if not all(given):
+                flags = dict(enumerate(given, len(read) + len(seeds)))
+                jaxpr, gone = without(jaxpr, [*[False] * len(read), *[not flag for flag in given], *[False] * len(given)], flags)
+            swept = jaxapi.jaxpr_as_fun(jaxpr)(*read, *seeds, *map(np.asarray, given))
+            for i, sources, grad, vanishes in zip(pull.reached, pull.sources, swept, gone, strict=True):
+                if wanted[i] and not vanishes and any(visible[n] is not None for n in sources):
                     grads[i] = grad
         if any(ct is not None for ct in hidden):
             for i, grad in enumerate(pullback(self.jaxpr, inputs, hidden, wanted, outputs)):

@@ -348,7 +348,7 @@ def _call_function(step: Instruction, segment: Segment, cotangents: list[Any], b
     context = segment.functions[step.entry.places[0].slot]
     if all(ct is None for ct in cotangents):
         return (None,) * len(step.results)
-    gradients = context._sweep(segment, cotangents, batch)
+    gradients = LOCAL.scope.trace.swept(segment, [p.slot for p in step.entry.places], context._sweep(segment, cotangents, batch))
     given = len(gradients)  # what the forward computed of them gets none
     return [gradients[i] if i < given else None for i, wanted in enumerate(step.wanted) if wanted]
 
