@@ -142,6 +142,8 @@ class Effects(Captures):
         """Return it as :meth:`read` does; a leaf that got another value here as one whose derivatives are those of the leaf outside."""
         known, kind = self.read(variable), variable._place.kind
         before = self.touched.get(id(known))
+        if before is not None and before.place.kind.requires_grad and not kind.requires_grad:  # a constant for now
+            return handle(None, known._place, [jax.lax.stop_gradient(look(known))])
         if before is None or before.segment is not None or not (is_leaf(known) and kind.requires_grad and LOCAL.scope.mode == RECORD):
             return known
         position = self._expected.get(id(before.cell))

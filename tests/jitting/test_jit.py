@@ -416,8 +416,9 @@ def test_second_derivatives_by_a_leaf_that_the_step_assigns_to_before_it_reads_i
         lambda w, v: tape.gradients((w * w * v).sum(), w).value,
         lambda w, v: jnp.sin(tape.gradients((w * w * v).sum(), v)),
         lambda w, v: tape.lax.scan(lambda c, r: (c * w.value * r, None), v, tnp.arange(1.0, 3.0))[0],
+        lambda w, v: (w.requires_grad_(False) * w * v, w.requires_grad_())[0],
     ],
-    ids=["value", "raw JAX", "constant", "leaf", "copies", "gradient", "raw JAX of a gradient", "scan"],
+    ids=["value", "raw JAX", "constant", "leaf", "copies", "gradient", "raw JAX of a gradient", "scan", "flag"],
 )
 def test_second_derivatives_take_what_leaves_the_tape_in_a_step_for_constant(constant):
     def step(w, v):
