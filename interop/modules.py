@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -31,6 +31,23 @@ def is_array(x: object) -> bool:
 def is_inexact(x: Any) -> bool:
     """Tell whether a leaf has floating or complex numbers."""
     return is_array(x) and jnp.issubdtype(x.dtype, jnp.inexact)
+
+
+class Moded:
+    """What has modes (``eval()``): what is computed depends on them as on arrays, so that a step of ``tape.jit`` is another one."""
+
+    __slots__ = ()
+
+    _modes: dict[Hashable, Hashable]
+
+    @property
+    def __tape_mode__(self) -> Hashable:
+        """The mode now: one object for equal ones."""
+        return self._modes[None]
+
+    def _note_mode(self, mode: Hashable) -> None:
+        """Note the mode from now on."""
+        self._modes[None] = self._modes.setdefault(mode, mode)
 
 
 class Bridge:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 
 import tape
 from interop.lift import lift
-from interop.modules import REPAIR, Bridge, check_names, is_array, is_inexact, remade, replace
+from interop.modules import REPAIR, Bridge, Moded, check_names, is_array, is_inexact, remade, replace
 from tape import extend
 from tape.errors import LeakedTracerError, TapeAttributeError, TapeRuntimeError, TapeTypeError
 
@@ -49,8 +49,9 @@ class _Node:
         if getattr(value, "__self__", None) is self._node:
             if not hasattr(nnx.Module, name):
                 return functools.wraps(value)(lambda *args, **kwargs: self._root._recorded(self._path, name, args, kwargs))
-            if name not in _TRAINS:
-                self._root._refresh()
+            if name in _TRAINS:
+                return functools.wraps(value)(functools.partial(self._root._changed, value))
+            self._root._refresh()
             return value
         return self._seen_at("attribute", name, value)
 
@@ -60,7 +61,7 @@ class _Node:
             names = [n for n, v in self._root._variables() if v is variable]
             self._root.load_state_dict({names[0]: value.get_value() if isinstance(value, nnx.Variable) else value}, strict=False)
         else:
-            setattr(self._node, name, value)
+            self._root._changed(setattr, self._node, name, value)
 
     def __getitem__(self, key: Any) -> Any:
         return self._seen_at("item", key, self._node[key])
@@ -83,7 +84,7 @@ class _Node:
         return f"interop.nnx.Module({self._node!r})"
 
 
-class Module(_Node, Bridge):
+class Module(_Node, Moded, Bridge):
     """A Flax NNX module on Variables.
 
     Calling it, a method of its class, or a submodule records one op.  What the call changes (batch statistics, counts of random streams) is
@@ -113,7 +114,7 @@ class Module(_Node, Bridge):
 
     """
 
-    __slots__ = ("_calls", "_inline", "_names", "_parameters", "_state", "_wrt")
+    __slots__ = ("_calls", "_inline", "_modes", "_names", "_parameters", "_state", "_wrt")
 
     def __init__(self, module: Any, *, wrt: Any = nnx.Param, inline: bool = False) -> None:
         if not isinstance(module, nnx.Module):
@@ -134,9 +135,10 @@ class Module(_Node, Bridge):
                 elif is_array(array):
                     state[name] = tape.constant(array)
         names = {id(node): _dotted(path) for path, node in nnx.iter_graph(module) if isinstance(node, nnx.Variable | nnx.Pytree)}
-        own = {"_wrt": wrt, "_inline": inline, "_calls": {}, "_names": names, "_parameters": parameters, "_state": state}
+        own = {"_wrt": wrt, "_inline": inline, "_calls": {}, "_modes": {}, "_names": names, "_parameters": parameters, "_state": state}
         for name, value in own.items():
             object.__setattr__(self, name, value)
+        self._note_mode(nnx.graphdef(self._node))
 
     def parameters(self) -> Any:
         """Return the parameters that require grad as an ``nnx.State`` whose leaves are Variables: what an optimizer takes."""
@@ -149,6 +151,12 @@ class Module(_Node, Bridge):
     def unwrap(self) -> Any:
         """Return a new NNX module with the present values and attributes."""
         return nnx.merge(nnx.graphdef(self._node), self._present())
+
+    def _changed(self, change: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Change what a part of the module is besides its arrays."""
+        result = change(*args, **kwargs)
+        self._note_mode(nnx.graphdef(self._node))
+        return result
 
     def _present(self) -> Any:
         """Return NNX's state with the present values."""

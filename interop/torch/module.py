@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from interop.modules import Bridge
+from interop.modules import Bridge, Moded
 from interop.torch.routines import Routine
 from interop.torch.store import Store
 from interop.torch.structures import mapped
@@ -51,8 +51,8 @@ def from_torch(module_or_function: Any) -> Any:
         compiled program (``jax.pure_callback``), and runs again for each derivative: with the same random numbers, which are drawn there
         from a seed that the bridge keeps and counts up.  Of these only ``tape.jit`` keeps what a call changes; the others refuse dropout,
         and buffers that change.  The function is run once on zeros to learn the results' shapes, which may not depend on values;
-        ``train()`` and ``eval()`` hold as they were when it was traced.  ``jax.vmap`` calls it for each row.  There is no forward mode of
-        JAX; that of the tape goes by double backprop.
+        ``train()`` and ``eval()`` hold as they were when it was traced; ``tape.jit`` traces it again.  ``jax.vmap`` calls it for each row.
+        There is no forward mode of JAX; that of the tape goes by double backprop.
 
     Raises:
         TapeTypeError: it is neither, or cannot be copied; a tensor of float64 would be rounded, as x64 mode is off; there is no such array.
@@ -139,6 +139,7 @@ class _Part:
     def train(self, mode: bool = True) -> Any:
         """Set the mode of the module and its parts, as in torch."""
         self._part.train(mode)
+        self._root._note_mode(self._root._store.modes())
         return self
 
     def eval(self) -> Any:
@@ -193,7 +194,7 @@ class _Part:
         return f"interop.torch.Module({self._part!r})"
 
 
-class Module(_Part, Bridge):
+class Module(_Part, Moded, Bridge):
     """A torch module on Variables, as :func:`from_torch` makes it.
 
     Its parameters are leaf Variables.  Calling it, a submodule, or a method of its class records one op, in which buffers (the statistics
@@ -221,7 +222,7 @@ class Module(_Part, Bridge):
 
     """
 
-    __slots__ = ("_routines", "_store", "_variable_of")
+    __slots__ = ("_modes", "_routines", "_store", "_variable_of")
 
     _store: Store
 
@@ -237,8 +238,9 @@ class Module(_Part, Bridge):
             )
             raise TapeTypeError(msg)
         super().__init__(None, _copied(module), "")
-        for name, value in (("_store", Store(self._part)), ("_routines", {})):
+        for name, value in (("_store", Store(self._part)), ("_routines", {}), ("_modes", {})):
             object.__setattr__(self, name, value)
+        self._note_mode(self._store.modes())
 
     def state_dict(self) -> dict[str, jax.Array]:
         """Return the present values of parameters and buffers, by dotted path: the names of the torch module's own ``state_dict``."""

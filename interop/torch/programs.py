@@ -87,7 +87,7 @@ class _Forward(_Program):
         self._store = store
         self._indices = indices
         self._arguments = arguments.filled
-        self._modes = [m.training for m in store.modules]
+        self._modes = store.modes()
         self.written: list[int] = []  # buffers that change
         self.random = True
         self.result: Any = None

@@ -116,7 +116,7 @@ class Routine:
 
     def check(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor | None], needs: tuple[bool, ...]) -> None:
         """Refuse results that depend on what is not an input; a module is asked once for each mode and choice of gradients."""
-        key = (needs, tuple([m.training for m in self.store.modules])) if self.store.modules else None
+        key = (needs, self.store.modes()) if self.store.modules else None
         if key is None or key not in self._checked:
             check_sources(self.name, outputs, inputs)
             self._checked.add(key)

@@ -134,6 +134,10 @@ class Store:
     def _know(self, i: int, tensor: torch.Tensor, value: Any) -> None:
         self._buffer_values[i], self._buffer_tensors[i], self._buffer_versions[i] = value, tensor, tensor._version
 
+    def modes(self) -> tuple[bool, ...]:
+        """Tell of the module and its parts whether they train."""
+        return tuple([m.training for m in self.modules])
+
     @contextlib.contextmanager
     def lent(
         self, indices: Sequence[int], parameters: Sequence[torch.Tensor], buffers: Sequence[torch.Tensor], modes: Sequence[bool]
@@ -143,7 +147,7 @@ class Store:
         for i, t in zip(indices, parameters, strict=True):
             lent[i] = t if isinstance(t, torch.nn.Parameter) else torch.nn.Parameter(t, requires_grad=False)
         with self.lock:
-            known = self._buffer_tensors, [m.training for m in self.modules]
+            known = self._buffer_tensors, self.modes()
             before = self._installed
             try:
                 with self.installed(lent):

@@ -19,6 +19,9 @@ from tape.graph.segment import Handle, itself
 _LIMIT = 100_000  # objects looked through
 _SKIPPED = (types.ModuleType, str, bytes, int, float, type(None))
 
+# The attribute by which an object of a bridge's says in which mode it is (``model.eval()``); it is one object for equal modes.
+MODE = "__tape_mode__"
+
 Path = tuple[object, ...]
 
 
@@ -57,6 +60,7 @@ class Reach:
         self.variables: dict[int, tuple[Any, Path]] = {}  # by id, nearest first, with the path by which it was found first
         self.edges: dict[int, list[Edge]] = {}  # those that lead to each of them
         self.holders: list[Stored] = []
+        self.modes: list[Edge] = []  # to what objects say of themselves that what they compute depends on
         self._incoming: list[list[Edge]] = []  # by node
         nodes: dict[int, int] = {}
         self.nodes: list[object] = []  # what is not a Variable, so that ids stay theirs
@@ -84,6 +88,8 @@ class Reach:
             get = getattr if isinstance(place.at, types.CellType) else operator.getitem
             for key, content in before.items():
                 yield Edge(get, place.at, key, (*path, *steps_to(place.spelled, key)), node, content)
+        if hasattr(type(value), MODE):
+            self.modes.append(Edge(getattr, value, MODE, (*path, MODE), node, getattr(value, MODE)))
         for step, content, read, key in parts(value):
             yield Edge(read, value, key, (*path, step), node, content)
 
@@ -109,6 +115,11 @@ class Reach:
     def by_path(self) -> dict[Path, Any]:
         """Return the Variables by every path to them."""
         return {e.path: e.content for edges in self.edges.values() for e in edges}
+
+
+def modes_of(reached: Reach) -> dict[Path, Any]:
+    """Return the modes of the objects that are reached, by their paths."""
+    return {edge.path: edge.content for edge in reached.modes}
 
 
 def globals_that_hold(variable: object) -> list[Edge]:

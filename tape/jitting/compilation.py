@@ -12,7 +12,7 @@ from tape import jaxapi
 from tape.accounts.records import STREAK, Change, Line
 from tape.bounded import Bounded
 from tape.callables.objects import steps_to
-from tape.callables.reach import Edge, Reach, globals_that_hold, spelled
+from tape.callables.reach import Edge, Reach, globals_that_hold, modes_of, spelled
 from tape.configuration import configuration
 from tape.errors import TapeValueError
 from tape.graph.scope import LOCAL
@@ -41,6 +41,7 @@ class CompiledStep:
         self.donated = _donated(step, call, options)
         self.paths = {i: [e.path for e in edges] for i in step.relevant if (edges := reached.edges.get(id(step.sources[i])))}
         self.places = frozenset(reached.by_path())
+        self.modes = modes_of(reached)
         self.positions = {positions(call.variables, reached)} if asked(reached) else None  # of arguments; None: whichever they are in
         for i in [i for i in self.paths if i < self.given]:
             if self.positions is not None or any({*self.paths[i]} <= other.idle and self._is_again(other) for other in others):
@@ -85,6 +86,8 @@ class CompiledStep:
     def bind(self, given: Sequence[Handle], reached: Reach) -> Binding | None:
         """Bind the step to the Variables of a call, if they are as they were when it was traced."""
         step = self.step
+        if modes_of(reached) != self.modes:
+            return None
         variables: list[Any] = [*given, *step.sources[self.given :]]
         where = () if self.positions is None else positions(given, reached)
         if self.positions is not None and where not in self.positions:
@@ -103,7 +106,7 @@ class CompiledStep:
         if len(slots) < len(step.outcome.slots) or len(kept) < len(step.kept):
             return None
         matter = [variables[i] for i in step.relevant if i not in kept]
-        edges = [*reached.way(matter, [s.holder for s in slots]), *self.globals]  # arrays are kept in places of slots
+        edges = [*reached.way(matter, [s.holder for s in slots]), *self.globals, *reached.modes]  # arrays are kept in places of slots
         pinned = {i for i, place in enumerate(where) if place is not None}.union(i for i in self.paths if i < self.given)
         strangers: set[int] = set() if self.positions is None else met(reached) - {id(given[i]) for i in pinned}
         return self._bound(variables, len(given), edges, slots, kept, pinned, strangers)
@@ -227,7 +230,7 @@ def _said_of_call(call: Call) -> dict[str, str]:
 
 def _said_of_state(step: TracedStep, reached: Reach, given: int) -> dict[str, str]:
     """Say what each captured Variable is, and which of all have gradients."""
-    said = {}
+    said = {f"the mode of {spelled(e.path[:-1])}": f"{hash(e.content) % 2**16:04x}" for e in reached.modes}
     for i in step.relevant:
         v = step.sources[i]
         known = reached.variables.get(id(v))

@@ -143,7 +143,8 @@ class Effects(Captures):
         known, kind = self.read(variable), variable._place.kind
         before = self.touched.get(id(known))
         if before is not None and before.place.kind.requires_grad and not kind.requires_grad:  # a constant for now
-            return handle(None, known._place, [jax.lax.stop_gradient(look(known))])
+            held: Handle = handle(None, known._place, [jax.lax.stop_gradient(look(known))])
+            return held
         if before is None or before.segment is not None or not (is_leaf(known) and kind.requires_grad and LOCAL.scope.mode == RECORD):
             return known
         position = self._expected.get(id(before.cell))

@@ -436,6 +436,18 @@ def test_names_state_and_attributes():
     same(named["layers.0.weight"], np.zeros((4, 3)))
 
 
+def test_a_compiled_step_is_another_one_in_another_mode():
+    native = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3)).double()
+    module, plain = from_torch(native), from_torch(native)
+    step = tape.jit(lambda: module(X))
+    for change in (lambda m: m, lambda m: m.eval(), lambda m: m.train(), lambda m: m[1].eval(), lambda m: m.train()):
+        change(module)
+        change(plain)
+        same(step(), plain(X).detach())
+    same(module.state_dict()["1.running_mean"], plain.state_dict()["1.running_mean"])
+    assert step.cache_info().traces == 3
+
+
 def test_methods_and_parts_are_recorded():
     native = _net().eval()
     module = from_torch(native)

@@ -200,6 +200,27 @@ def test_compiled_steps_and_checkpoints(make):
     np.testing.assert_allclose(losses, losses[0], rtol=1e-5)
 
 
+def test_a_compiled_step_is_another_one_in_another_mode():
+    module, plain = _nnx(), _nnx()
+    step = tape.jit(lambda: module(X))
+    part = tape.jit(lambda: module.layers[1](module.encode(X)))
+    changes = [
+        lambda m: None,
+        lambda m: m.eval(),
+        lambda m: m.train(),
+        lambda m: setattr(m, "scale", 3.0),
+        lambda m: m.dropout.eval(),
+        lambda m: (setattr(m, "scale", 1.0), m.train()),
+    ]
+    for change in changes:
+        change(module)
+        change(plain)
+        np.testing.assert_allclose(step().detach(), plain(X).detach(), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(part().detach(), plain.layers[1](plain.encode(X)).detach(), rtol=1e-5, atol=1e-6)
+    assert step.cache_info().traces == 4  # two of the modes are there twice
+    assert "the mode of module: " in step.explain()
+
+
 def test_nnx_attributes_are_the_modules():
     module = _nnx()
     assert module.scale == 1.0
