@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+import types
 import weakref
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any
@@ -105,8 +107,12 @@ class CompiledStep:
         kept = {i: k._replace(holder=holders[k.holder.key]) for i, k in step.kept.items() if k.holder.key in holders}
         if len(slots) < len(step.outcome.slots) or len(kept) < len(step.kept):
             return None
+        read = [(k._replace(holder=holders[k.holder.key]), x) for k, x in step.read if k.holder.key in holders]
+        if len(read) < len(step.read) or any(k.array() is not x for k, x in read):
+            return None
         matter = [variables[i] for i in step.relevant if i not in kept]
-        edges = [*reached.way(matter, [s.holder for s in slots]), *self.globals, *reached.modes]  # arrays are kept in places of slots
+        ours = [*[s.holder for s in slots], *[k.holder for k in (*kept.values(), *[k for k, _ in read])]]
+        edges = [*reached.way(matter, ours), *self.globals, *reached.modes, *[_edge_to(k, x) for k, x in read]]
         pinned = {i for i, place in enumerate(where) if place is not None}.union(i for i in self.paths if i < self.given)
         strangers: set[int] = set() if self.positions is None else met(reached) - {id(given[i]) for i in pinned}
         return self._bound(variables, len(given), edges, slots, kept, pinned, strangers)
@@ -159,6 +165,23 @@ class CompiledStep:
             return None
         binding = Binding(step, self.run, variables, given, edges, slots, kept, self.donated, pinned, strangers)
         return binding if binding.fits(variables[:given]) else None
+
+
+def replaced(others: Sequence[CompiledStep], reached: Reach) -> list[KeptArray]:
+    """Return the places whose arrays are a part of other steps, and have been replaced, or are inputs of those."""
+    holders = {h.key: h for h in reached.holders}
+    places = [(k, x) for other in others for k, x in (*other.step.read, *[(k, None) for k in other.step.kept.values()])]
+    there = [(k._replace(holder=holders[k.holder.key]), x) for k, x in places if k.holder.key in holders]
+    found = {k.place: k for k, x in there if (now := k.array()) is not None and now is not x}
+    return list(found.values())
+
+
+def _edge_to(kept: KeptArray, array: jax.Array) -> Edge:
+    """Return by what it is seen whether a place still holds an array."""
+    place = kept.holder.place
+    if place.at_key(kept.key) is not array:  # but what is in it
+        return Edge(KeptArray.array, kept, None, (), -1, array)
+    return Edge(getattr if isinstance(place.at, types.CellType) else operator.getitem, place.at, kept.key, (), -1, array)
 
 
 def _donated(step: TracedStep, call: Call, options: dict[str, Any]) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ from tape.graph.segment import Handle
 from tape.graph.watcher import NOBODY
 from tape.jitting.arguments import Call, Parameters, aval_of, belongs_to, signature
 from tape.jitting.binding import STATE, Binding, TracedError
-from tape.jitting.compilation import CompiledStep, change_of, reason
+from tape.jitting.compilation import CompiledStep, change_of, reason, replaced
 from tape.jitting.tracing import trace_step
 from tape.programs.telling import begun, timed, warn_of
 from tape.recording import record
@@ -174,7 +174,7 @@ class Jitted(Generic[P, R]):
             args, kwargs = call.put_back([x if isinstance(x, Handle) else record.leaf(next(it)) for x in call.leaves])
             return self.__wrapped__(*args, **kwargs)
 
-        step = trace_step(self.name, run, [aval_of(x) for x in arrays], call.variables, reached)
+        step = trace_step(self.name, run, [aval_of(x) for x in arrays], call.variables, reached, replaced(others, reached))
         for place, contents in step.outcome.plain:
             place.fill(contents)
         step.outcome.plain.clear()
@@ -346,7 +346,7 @@ def jit(
     Args:
         fun: a function or method over Variables; without it, a decorator is returned.  Arrays and numbers arrive as Variables, in any
             pytree.  Variables that it captures, by closure, as globals, in attributes and containers, are found when it is traced, and so
-            are arrays in places to which it assigns others; other Python that it captures is part of the program, as in ``jax.jit``.
+            are JAX's arrays, also others that come there later; other Python that it captures is part of the program, as in ``jax.jit``.
         static_argnums: positions of arguments that are part of the program; they must be hashable.
         static_argnames: their names.
         donate_argnums: positions of arguments whose buffers may be used for results: arrays are deleted then, as by ``jax.jit``;

@@ -7,7 +7,7 @@ to Variables that were there before, and to plain objects.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -87,9 +87,17 @@ class KeptArray(NamedTuple):
     key: Any
     leaf: int
 
+    @property
+    def place(self) -> tuple[int, Any, int]:
+        """What tells it from others."""
+        return id(self.holder), self.key, self.leaf
+
     def array(self, _: object = None) -> jax.Array | None:
         """Return what it is now; None where there is no array any more."""
-        leaves = _leaves(self.holder.place.at_key(self.key))
+        content = self.holder.place.at_key(self.key)
+        if isinstance(content, jax.Array):
+            return None if self.leaf else content
+        leaves = _leaves(content)
         leaf = leaves[self.leaf] if self.leaf < len(leaves) else None
         return leaf if isinstance(leaf, jax.Array) else None
 
@@ -102,12 +110,26 @@ def kept_in(slot: Slot) -> list[KeptArray]:
     return [KeptArray(slot.holder, slot.key, i) for i, x in enumerate(leaves) if isinstance(x, jax.Array)]
 
 
-def stand_in(kept: KeptArray, traced: Any) -> None:
-    """Have a place hold a traced array; when the trace ends, it holds again what it did."""
+def read_in(holders: Iterable[Stored], arrays: Iterable[object]) -> list[tuple[KeptArray, jax.Array]]:
+    """Return the places in which some arrays are, each with the array."""
+    ids = {id(x) for x in arrays}
+    return [
+        (KeptArray(holder, key, i), x)
+        for holder in holders
+        for key, content in holder.before.items()
+        if isinstance(content, (jax.Array, tuple))  # lists and dicts are places themselves
+        for i, x in enumerate(_leaves(content))
+        if id(x) in ids and isinstance(x, jax.Array)
+    ]
+
+
+def stand_in(kept: KeptArray, traced: Any) -> object:
+    """Have a place hold a traced array; when the trace ends, it holds again what it did.  Return what it holds now."""
     structure: Any
     place = kept.holder.place
     leaves, structure = flatten(place.at_key(kept.key))
     place.put(kept.key, structure.unflatten([traced if i == kept.leaf else x for i, x in enumerate(leaves)]))
+    return place.at_key(kept.key)
 
 
 class Outcome:
@@ -271,6 +293,9 @@ class Outcome:
         now = holder.place.contents()
         plain = dict(now)
         for key, content in now.items():
+            if content is self._effects.stood.get((id(holder), key), MISSING):  # nobody has put anything there
+                plain[key] = holder.before[key]
+                continue
             if content is holder.before.get(key, MISSING) or not any(isinstance(x, (Handle, Tracer)) for x in _leaves(content)):
                 continue
             if key in holder.before:

@@ -22,7 +22,7 @@ from tape.graph.segment import Handle, is_leaf
 from tape.jaxapi import ClosedJaxpr
 from tape.jitting.absence import without
 from tape.jitting.effects import Effects
-from tape.jitting.outcome import GRADIENT, SAME, KeptArray, Outcome, kept_in, stand_in
+from tape.jitting.outcome import GRADIENT, SAME, KeptArray, Outcome, kept_in, read_in, stand_in
 from tape.ops.interning import fingerprint
 from tape.ops.kernel import Kernel
 from tape.ops.pullback import pullback
@@ -113,6 +113,7 @@ class TracedStep:
         holders = [i for i, g in enumerate(effects.grads) if g is not None]
         self.grads = [i for n, i in enumerate(holders) if effects.was_read[count + n]]  # whose gradients are, after those
         self.kept: dict[int, KeptArray] = {}  # sources that are arrays in places
+        self.read: list[tuple[KeptArray, Any]] = []  # arrays in places that are a part of it
         # Sources on whose having a gradient it depends, and those that matter at all.
         self.looked = sorted({*self.grads, *[i for i, v in enumerate(self.sources) if id(v) in effects.looked_at]})
         # Those whose gradient it clears first, so that it does not matter.
@@ -127,6 +128,12 @@ class TracedStep:
         self.kinds = [v._place.kind for v in self.sources]
         self.hooks = [hooks_of(v) for v in self.sources]
         self.grad_kinds = [None if g is None else g._place.kind for g in effects.grads]
+
+    def constants(self) -> list[Any]:
+        """Return the arrays that are a part of it."""
+        sweep = None if self.kernel is None else self.kernel.sweep
+        swept = [] if sweep is None else [*sweep.jaxpr.consts, *[x for kind, x in sweep.read if kind == "constant"]]
+        return [*self.jaxpr.consts, *swept]
 
     def told(self) -> object:
         """Return what it computes, how that is swept, and what it leaves where, to be compared with another one."""
@@ -143,26 +150,37 @@ def hooks_of(variable: Handle) -> tuple[Any, ...]:
 
 
 def trace_step(
-    name: str, call: Callable[[Sequence[Any]], Any], avals: Sequence[Any], given: Sequence[Handle], reached: Reach
+    name: str,
+    call: Callable[[Sequence[Any]], Any],
+    avals: Sequence[Any],
+    given: Sequence[Handle],
+    reached: Reach,
+    replaced: Sequence[KeptArray] = (),
 ) -> TracedStep:
-    """Trace a step."""
+    """Trace a step; arrays in the places that are ``replaced`` are other ones at each call, unless it looks at their values."""
     sources = list({id(v): v for v in (*given, *[v for v, _ in reached.variables.values()])}.values())
     passed = {id(v) for v in given} - reached.variables.keys()
     met = {id(v) for v in given} - passed  # whether an argument is what a place holds is a part of the step: it may be stored there
-    kept: list[KeptArray] = []
+    kept: list[KeptArray] = [*replaced]
     for attempt in range(_ATTEMPTS):
         _unshare(sources)
         effects = Effects([*sources, *[record.constant(k.array()) for k in kept]], reached.holders)
         effects.asked.update(dict.fromkeys(met, False))
-        step = TracedStep(name, *_trace(effects, call, avals, kept, passed))
+        try:
+            step = TracedStep(name, *_trace(effects, call, avals, kept, passed))
+        except ConcretizationError:
+            if not replaced:
+                raise
+            return trace_step(name, call, avals, given, reached)
         step.kept = dict(enumerate(kept, len(sources)))
         effects.escaped()
         missed = effects.missed()
         if attempt:  # what was not met at the trace before is made anew at every trace
             missed = [v for v in missed if id(v) in effects.waiting]
-        known = {(id(k.holder), k.key) for k in kept}
-        further = [k for s in step.outcome.slots if (id(s.holder), s.key) not in known for k in kept_in(s)]
+        known = {k.place for k in kept}
+        further = [k for s in step.outcome.slots for k in kept_in(s) if k.place not in known]
         if not missed and not further:
+            step.read = [(k, x) for k, x in read_in(reached.holders, step.constants()) if k.place not in known]
             return step
         kept += further
         mine = {id(g) for g in effects.grads}
@@ -196,7 +214,7 @@ def _trace(
         with effects, effects.tracing():
             effects.begin(arrays[len(avals) :])
             for k, source in zip(kept, effects.sources[len(effects.sources) - len(kept) :], strict=True):
-                stand_in(k, effects.read(source)._cell[0])
+                effects.stood[id(k.holder), k.key] = stand_in(k, effects.read(source)._cell[0])
             outcome = Outcome(effects, call(arrays[: len(avals)]), passed)
             results = list(outcome.values)
             pull = _sweep(effects, outcome, arrays, results) if outcome.live else None

@@ -1275,6 +1275,61 @@ def test_arrays_that_a_step_replaces_are_read_anew_at_every_call(step):
     assert compiled.cache_info().traces <= 2
 
 
+_READ = jnp.ones(3)
+
+
+def _attributes(model):
+    return lambda x: x * model.a + model.pair[0] * model.pair[1] + model.rows[0] + tape.random.uniform(model.key, (3,)) * model.w
+
+
+def _looks(model):
+    return lambda x: x * model.a if np.asarray(model.a)[0] > 0 else x - model.a
+
+
+def _lifts(model):
+    inner = interop.lift(lambda x: x * model.a)
+    return lambda x: (inner(x) * model.w, tape.checkpoint(lambda x: tnp.sin(x * model.a))(x))
+
+
+def _loops(model):
+    nested = tape.jit(lambda x: x * model.a)
+    return lambda x: nested(tape.lax.scan(lambda c, _: (c * model.a, model.pair[0].sum()), x, None, length=2)[0])
+
+
+def _also_replaces(model):
+    def step(x):
+        y = x * model.pair[0] * model.a
+        model.pair = (model.pair[0] + 1, model.pair[1])
+        return y
+
+    return step
+
+
+@pytest.mark.parametrize(
+    ("make", "traces"), [(_attributes, 6), (_looks, 6), (_lifts, 3), (_loops, 4), (_also_replaces, 3), (lambda _: lambda x: x * _READ, 2)]
+)
+def test_arrays_that_are_replaced_outside_are_read_anew(make, traces):
+    ones = jnp.ones(3)
+
+    def outcomes(wrap):
+        w = tape.Variable([1.0, 2.0, 3.0])
+        model = types.SimpleNamespace(a=ones, pair=(ones, 2), rows=[ones], key=jax.random.key(0), w=w)
+        step = wrap(make(model))
+        changes = [{}, {"a": 2 * ones}, {}, {"a": -3 * ones}, {"pair": (5 * ones, 2)}, {"key": jax.random.key(1)}, {"rows": [4 * ones]}]
+        changes += [{"a": jnp.ones(1)}, {"a": 6 * ones}, {"pair": (7 * ones, 2)}, {"key": jax.random.key(2)}]
+        for i, change in enumerate(changes):
+            globals()["_READ"] = (i + 1) * ones
+            vars(model).update(change)
+            x = tape.Variable([0.5, -1.0, 2.0])
+            results = jax.tree.leaves(step(x), is_leaf=lambda v: isinstance(v, tape.Variable))
+            yield [*results, *tape.gradients([y.sum() for y in results], [x, w], unconnected="zero")], step
+
+    for found, right in zip(outcomes(tape.jit), outcomes(lambda step: step), strict=True):
+        for a, b in zip(found[0], right[0], strict=True):
+            close(a, b.value, rtol=1e-5)
+    assert found[1].cache_info().traces <= traces
+
+
 def test_an_array_of_another_shape_in_a_place_that_gets_others_is_another_program():
     state = {"rows": jnp.zeros(1)}
 
