@@ -1225,6 +1225,18 @@ ROWS = {
     ],
     "jit": [
         (
+            "y, z = tape.jit(lambda v: ((y := v * 2), y * y))(x)\ny.retain_grad()\nz.sum().backward()",
+            "compute that one outside of the compiled function",
+            "y = tape.jit(lambda v: v * 2)(x)\ny.retain_grad()\nz = y * y\nz.sum().backward()",
+            "same(y.grad, 4 * A)",
+        ),
+        (
+            "y, z = tape.jit(lambda v: ((y := v * 2), y * y))(x)\ntape.gradients(z.sum(), y)",
+            "or sweep inside of it",
+            "v = tape.jit(lambda v: tape.gradients(((y := v * 2) * y).sum(), y))(x)",
+            "same(v, 4 * A)",
+        ),
+        (
             "tape.jit(lambda a, s: a, static_argnums=1)(x, {1})",
             "pass a tuple",
             "y = tape.jit(lambda a, s: a * len(s), static_argnums=1)(x, (1, 2))",

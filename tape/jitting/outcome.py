@@ -355,6 +355,7 @@ class _DeadEnd:
     name = "jit"
     params = None
     bytes = 0
+    within: ClassVar[dict[int, Any]] = {}
     _cache: ClassVar[dict[Any, Any]] = {}  # of no VJP; the recorder in C asks there first
 
     def __init__(self, kind: Kind, error: TapeError) -> None:

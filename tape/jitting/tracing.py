@@ -29,7 +29,7 @@ from tape.ops.pullback import pullback
 from tape.programs.equations import ops_of, written
 from tape.programs.program import look
 from tape.recording import record
-from tape.sweeps.sweep import Sweep, past, target_of
+from tape.sweeps.sweep import Sweep, Target, past, target_of
 
 _ATTEMPTS = 5
 
@@ -43,6 +43,7 @@ class _Pull(NamedTuple):
     reached: list[int]  # the inputs whose gradients it gives
     sources: list[list[int]]  # for each, the results that lead there: where none of them has a seed, it has no gradient
     hooked: bool  # hooks are called in it
+    within: dict[int, list[int]]  # for each result that others are computed of, these
 
 
 class StepKernel(Kernel):
@@ -52,12 +53,13 @@ class StepKernel(Kernel):
     in it when it was traced, and so are not to see the whole.
     """
 
-    __slots__ = ("hooked", "sweep", "transparent")
+    __slots__ = ("hooked", "sweep", "transparent", "within")
 
     def __init__(self, name: str, jaxpr: ClosedJaxpr, visible: int, pull: _Pull) -> None:
         super().__init__(name, jaxpr, jax.tree.structure([0] * visible), visible=visible)
         self.sweep = pull
         self.hooked = pull.hooked
+        self.within = pull.within
         self.transparent = LOCAL.scope.observer is not None
 
     def augmented(self) -> Kernel:
@@ -240,10 +242,11 @@ def _sweep(effects: Effects, outcome: Outcome, inputs: Sequence[Any], results: l
     reached: list[int] = []
     sources: list[list[int]] = []
     hooked = False
+    within: dict[int, list[int]] = {}
     live = [next(m.result for m in outcome.made if m.live == i) for i in range(len(outcome.live))]
 
     def pull(*arrays: Any) -> list[Any]:
-        nonlocal reached, sources, hooked
+        nonlocal reached, sources, hooked, within
         seeds, given = arrays[: len(outcome.live)], arrays[len(outcome.live) :]
         with effects.part(), effects.tracing(), effects.arrivals.seeding(outcome.live, given):
             sweep = Sweep(wanted, (), create_graph=False)
@@ -252,6 +255,8 @@ def _sweep(effects: Effects, outcome: Outcome, inputs: Sequence[Any], results: l
             reached, hooked = [wanted[t] for t in gradients], sweep.hooked
             behind = [past([target_of(v)]) for v in outcome.live] if len(live) > 1 else []
             sources = [[n for n, passed in zip(live, behind, strict=False) if t in passed] or live for t in gradients]
+            keys = [target_of(v) for v in outcome.live]
+            within = {n: others for n, key in zip(live, keys, strict=True) if (others := _computed_of(key, live, keys, behind))}
             return [look(g) for g in gradients.values()]
 
     avals = [jaxapi.ShapedArray(v._place.kind.aval.shape, v._place.kind.aval.dtype) for v in outcome.live]
@@ -262,4 +267,9 @@ def _sweep(effects: Effects, outcome: Outcome, inputs: Sequence[Any], results: l
             results.append(x)
         places = (("input", inputs), ("output", results))
         read.append(next(((kind, i) for kind, listed in places for i, y in enumerate(listed) if y is x), ("constant", x)))
-    return _Pull(jaxapi.hoist(jaxpr, range(len(jaxpr.jaxpr.invars))), read, live, reached, sources, hooked)
+    return _Pull(jaxapi.hoist(jaxpr, range(len(jaxpr.jaxpr.invars))), read, live, reached, sources, hooked, within)
+
+
+def _computed_of(key: Target, results: Sequence[int], keys: Sequence[Target], behind: Sequence[set[Target]]) -> list[int]:
+    """Return the results that something is behind which is a result itself."""
+    return [n for n, other, passed in zip(results, keys, behind, strict=False) if other != key and key in passed]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -58,6 +58,7 @@ def _is_cheap(entry: Equation) -> bool:
 class Kernel(Runner):
     """An op at given input avals; immutable but for its caches."""
 
+    within: Mapping[int, Collection[int]] = {}  # for a result, the others that are computed of it inside, where no sweep comes by
     __slots__ = ("_cache", "_kinds", "bytes", "in_avals", "out_avals", "params", "several", "single", "transient", "tree", "visible")
 
     def __init__(

@@ -14,6 +14,7 @@ from jax import lax
 
 from tape import layout
 from tape.configuration import configuration
+from tape.errors import LostGradientError
 from tape.graph.kinds import Kind
 from tape.graph.trie import CONSTANT, State
 from tape.graph.wengert import active, backwards, sweep
@@ -117,6 +118,9 @@ def active_slots(state: State, wanted: frozenset[int] | None, blocked: frozenset
         if wanted is not None or blocked:  # else each of them depends on a leaf
             path, cut = state.path(), state.cut
             start = wanted if wanted is not None else cut.union(*[step.slots for step in path if step.ends])
+            for step in path:
+                if step.kernel is not None and step.kernel.within:
+                    start = start.union(*[(step.slots[j] for j in js) for i, js in step.kernel.within.items() if step.slots[i] in start])
             carrying = active(path, start & carrying, lambda step: () if step.ends else carrying.intersection(step.slots) - cut)
         return frozenset(carrying)
 
@@ -268,6 +272,8 @@ class _Planner:
         """Show totals to hooks, and note the final ones."""
         if not step.ends and self._shown.isdisjoint(step.slots):
             return cotangents
+        if step.kernel is not None and step.kernel.within:
+            self._check_within(step, cotangents)
         for i, slot in enumerate(step.slots):
             total = cotangents[i]
             if total is None:
@@ -290,6 +296,19 @@ class _Planner:
             if all(ct is None for ct in cotangents):
                 return None
         return cotangents
+
+    def _check_within(self, step: State, cotangents: list[int | None]) -> None:
+        """Refuse to show the gradient of a result without what comes from others that were computed of it inside of the same op."""
+        assert step.kernel is not None
+        for i, others in step.kernel.within.items():
+            if step.slots[i] in self._shown and any(cotangents[j] is not None for j in others):
+                aval, name = step.places[i].kind.aval, step.kernel.name
+                msg = (
+                    f"the gradient of a result of {name} (shape {aval.shape}, dtype {aval.dtype}) is asked for, by retain_grad(), a hook, "
+                    f"unchain() or as an input of gradients(), and the sweep comes from another result of the same call, which {name} has "
+                    "computed of it where no sweep comes by; compute that one outside of the compiled function, or sweep inside of it"
+                )
+                raise LostGradientError(msg)
 
     def pull(
         self, step: State, cotangents: list[int | None], wanted: tuple[bool, ...], totals: dict[Any, int]

@@ -1029,6 +1029,43 @@ def test_a_result_that_retains_its_gradient_inside_lets_gradients_through():
         assert float(x.grad) == 24.0 + 2.0 + 24.0
 
 
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda h: h.retain_grad(),
+        lambda h: h.register_hook(lambda g: g * 2),
+        lambda h: h.unchain(),
+        lambda h: None,
+    ],
+    ids=["retained", "hook", "cut", "target"],
+)
+def test_the_gradient_of_a_result_without_what_others_have_computed_of_it_inside_is_refused(ask):
+    def features(x):
+        h = tnp.tanh(x * w)
+        return h, (h * h).sum(), x.sum()
+
+    compiled = tape.jit(features)
+    w = tape.Variable(W)
+    for _ in range(2):
+        x = tape.Variable(X)
+        h, loss, other = compiled(x)
+        ask(h)
+        targets = None if ask.__code__.co_names else [h]
+        with pytest.raises(tape.errors.LostGradientError, match=r"another result of the same call, which features has computed of it"):
+            tape.backward((h**3).sum() + loss, inputs=targets)
+        assert x.grad is h.grad is None
+        x = tape.Variable(X)
+        h, loss, other = compiled(x)
+        ask(h)
+        ((h**3).sum() + other).backward()  # of which it knows all
+        right = tape.Variable(X)
+        again, _, other = features(right)
+        ask(again)
+        ((again**3).sum() + other).backward()
+        close(x.grad, right.grad, rtol=1e-5)
+        assert (h.grad is None) == (again.grad is None)
+
+
 def test_a_released_or_unrecorded_result_raises_when_it_is_swept():
     w = tape.Variable(W)
 
