@@ -181,6 +181,9 @@ def _integers(subject: Subject, given: dict[int, np.ndarray], value: ClosedJaxpr
             continue
         if _pointers(x, lengths):
             continue
+        if _is_permutation(x, lengths):  # one that is no inverse of itself, if it has three elements
+            cycle = np.roll(np.arange(x.size, dtype=x.dtype), -1)
+            yield _said(x, cycle), {i: cycle}
         between = [n for n in few if min(0, int(x.min())) <= n <= int(x.max())] + ([d + 2 for d in lengths] if _bounded(value) else [])
         for n in () if unique or _is_permutation(x, lengths) else dict.fromkeys([*sorted(named), *between, *(d - 1 for d in lengths)]):
             if _fits(n, x.dtype, end):

@@ -116,6 +116,11 @@ WRONG = {  # with what the report says
         (A, 0),
         "wrong for the integer 1 instead of 0",
     ),
+    "a permutation for its inverse, where the given one is that": (
+        lambda: ruled(lambda x, p: x[p], lambda kept, ct: (ct[kept[1]], None)),
+        (X, np.array([1, 0, 3, 2])),
+        "wrong for the integers [1, 2, 3, 0]: the right numbers in the wrong places",
+    ),
     "repeated indices": (
         lambda: ruled(lambda x, i: x[i] ** 2, lambda kept, ct: (jnp.zeros_like(kept[0]).at[kept[1]].set(2 * ct * kept[0][kept[1]]), None)),
         (FIVE, np.array([4, 0, 2])),
@@ -212,6 +217,10 @@ RIGHT = {
     "an inverse permutation": (
         lambda: ruled(lambda x, p: x[p], lambda kept, ct: (ct[jnp.argsort(kept[1])], None)),
         (X, np.array([2, 0, 3, 1])),
+    ),
+    "an inverse permutation of two": (
+        lambda: ruled(lambda x, p: x[p], lambda kept, ct: (ct[kept[1]], None)),
+        (X[:2], np.array([1, 0])),
     ),
     "places that never meet": (
         lambda: ruled(lambda x, i: jnp.zeros(9, x.dtype).at[i].set(x), lambda kept, ct: (ct[kept[1]], None)),
