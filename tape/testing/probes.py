@@ -23,6 +23,7 @@ BENT = 1e-2  # relative to an element's size; what is added to a point to take i
 LONE = 4  # cotangents with one element that is not zero, beside those of the first and the last one
 CLOSE = 0.1  # relative; how far round a lone number its domain is taken for granted
 UNEVEN = 1e-4  # how much smaller the last element of a cotangent is than the first
+TURNED = 3  # arguments whose sign is turned by itself
 MANY = 1 << 16  # outputs: of more, only the plainest cotangents are tried
 
 finfo: Any = jnp.finfo
@@ -84,9 +85,12 @@ class Probes:
                 moved = [size * (x * (1 + 0.1 * self._like(x)) + np.where(x == 0, 0.4, 0.0) * self._like(x)) for x in given]
                 drawn = [y if d is None else self._drawn(y, b) for y, b, d in zip(moved, self._bounds, domains, strict=True)]
                 self.points.append(self._representable(drawn))
+        lone = self._turned_alone(given) if explore else {}
         marks = marked(given, self._bounds) if explore else {}
         self.marked = list(range(len(self.points), len(self.points) + len(marks)))
         self.points += [self._representable(point) for point in marks.values()]
+        turned = list(range(len(self.points), len(self.points) + len(lone)))
+        self.points += [self._representable(point) for point in lone.values()]
         symmetric = [_symmetric(x) for x in given]
         self.points[1:] = [self._kept(point) for point in self.points[1:]]
         self.bent: int | None = None
@@ -107,7 +111,7 @@ class Probes:
             self._pair(3, c0, "a point further out")
             self._pair(4, c1, "a point much further out")
             self._pair(5, c0, "a point near zero")
-            for point, why in zip(self.marked, marks, strict=True):
+            for point, why in zip((*self.marked, *turned), (*marks, *lone), strict=True):
                 self._pair(point, c1, why)
         if self.bent is not None:
             self._pair(self.bent, c1, "a point nearby without the given symmetry")
@@ -194,6 +198,15 @@ class Probes:
     def _folded(self, x: np.ndarray, by: np.ndarray, bounds: tuple[float, float]) -> np.ndarray:
         """Move ``x``, the other way where that would leave the domain."""
         return np.asarray(x + np.where(beyond(x + by, bounds) & ~beyond(x - by, bounds), -by, by))
+
+    def _turned_alone(self, given: Arrays) -> dict[str, Arrays]:
+        """Return points at which one argument alone has the other sign, of the first few that have but one."""
+        one = [k for k, x in enumerate(given) if x.size and not np.iscomplexobj(x) and (np.all(x > 0) or np.all(x < 0))]
+        points: dict[str, Arrays] = {}
+        for k in one[:TURNED] if len(given) > 1 else ():
+            y = self._drawn(-given[k] * (1 + 0.1 * self._like(given[k])), self._bounds[k])
+            points[f"a point where argument {k} alone has another sign"] = [*given[:k], y, *given[k + 1 :]]
+        return points
 
     def _drawn(self, y: np.ndarray, bounds: tuple[float, float]) -> np.ndarray:
         """Draw what is beyond the domain back into it, where that has room on the same side of zero."""

@@ -492,6 +492,19 @@ def test_what_is_wrong_beyond_the_arguments_is_noted_and_fails_only_in_the_domai
     assert not check_gradients(wrong_beyond(4), X, domain=[(-3.5, 3.5)]).notes
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_signs_that_differ_between_arguments_are_looked_at(order):
+    x, y = np.float32([0.7, 1.9, 3.1]), np.float32([0.9, 1.3, 0.6])
+
+    def remainder(*args):
+        return ruled(lambda a, b: jnp.mod(a, b), lambda r, ct: (ct, -ct * jnp.trunc(r[0] / r[1])))(*(args[i] for i in order))
+
+    report = check_gradients(remainder, *([x, y][i] for i in order))
+    assert any("alone has another sign" in note for note in report.notes)
+    with pytest.raises(GradientMismatch):
+        check_gradients(remainder, *([x, y][i] for i in order), domain=(-4.0, 4.0))
+
+
 def test_a_domain_is_checked():
     for domain in ((1.0, 1.0), [(2.0, 1.0)]):
         with pytest.raises(tape.errors.TapeValueError, match="low < high"):
