@@ -57,13 +57,16 @@ def blamed(evidence: Evidence, pair: int | None) -> str:
     point = evidence.probes.points[evidence.probes.pairs[pair or 0].point]
     try:
         with jax.enable_x64(True):
-            values = quickly(collector.collect)(list(point))
+            values: list[list[Any]] = quickly(collector.collect)(list(point))
         equations = collector.equations
-        if len(equations) == 1 and evidence.subject.kind == "jax":
-            return _named(equations[0])
-        wrong = [(eqn, how) for eqn, how in zip(equations, _wrong(evidence, equations, values), strict=True) if how]
     except Exception:  # noqa: BLE001 - whom to blame is a courtesy: the verdict stands without
-        equations, wrong = [], []  # some are in loops or branches, where values are not known
+        values, equations = [], []  # they are in loops or branches, where values are not known
+    if len(equations) == 1 and evidence.subject.kind == "jax":
+        return _named(equations[0])
+    try:
+        wrong = [(eqn, how) for eqn, how in zip(equations, _wrong(evidence, equations, values), strict=True) if how]
+    except Exception:  # noqa: BLE001 - as above: a rule may not run by itself
+        return _named(equations[0]) if len(equations) == 1 else ""
     if wrong:
         return f"{_named(wrong[0][0])}: {wrong[0][1]}"
     within = {_named(eqn) for eqn in user_rules(evidence.value_jaxpr) if not is_of_jax(eqn)} if not equations else set()

@@ -306,6 +306,10 @@ class Examination:
         evidence = self.evidence
         measurement = evidence.measurement
         pairs = _pairs(evidence)
+        parts = () if evidence.untraced or not evidence.explore else (evidence.value, evidence.rule)
+        if any(isinstance(c, jaxapi.Tracer) for part in parts for c in part.consts):
+            msg = "the rule keeps a value of another call, which was being traced"
+            raise jax.errors.UnexpectedTracerError(msg)
         if evidence.by_differences or not evidence.explore:
             return measurement.compare(*pairs)  # type: ignore[no-any-return]
         small = max(x.size for x in evidence.traced) <= BASIS

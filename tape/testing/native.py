@@ -145,10 +145,9 @@ def compare(evidence: Evidence, native: list[Gradients], suspects: set[tuple[int
             why = evidence.probes.pairs[0].why if by_ops else text
             yield _wrong(evidence, "jit" if wrong == [JIT] else "repeat", message, native[wrong[0]][k], k, pairs[point], why)
         elif k not in known:
-            dtype = evidence.subject.leaves[k].dtype
-            yield _wrong(
-                evidence, "native", f"wrong in {dtype}, though right in double precision", native[0][k], k, 0, evidence.probes.pairs[0].why
-            )
+            wide = "where nothing is computed in a narrower dtype" if evidence.eps < DOUBLE else "in double precision"
+            text = f"wrong in {evidence.subject.leaves[k].dtype}, though right {wide}"
+            yield _wrong(evidence, "native", text, native[0][k], k, 0, evidence.probes.pairs[0].why)
 
 
 def check_half(evidence: Evidence, native: list[Gradients]) -> Iterator[Item]:

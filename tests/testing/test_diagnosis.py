@@ -180,6 +180,23 @@ def test_what_is_wrong_is_said(name):
     assert words in " ".join(str(caught.value).split())
 
 
+def test_what_is_kept_of_another_call_is_not_laid_on_jax_or_a_loop():
+    with pytest.raises(GradientMismatch) as caught:
+        check_gradients(stored(), X)
+    said = " ".join(str(caught.value).split())
+    assert "JAX cannot differentiate" not in said
+    assert "loop" not in said
+
+
+def test_a_rule_that_narrows_is_not_called_right_in_its_own_dtype():
+    with jax.enable_x64(True):
+        fun = ruled(jnp.sin, lambda kept, ct: ((ct.astype(np.float32) * jnp.cos(kept[0]).astype(np.float32)).astype(ct.dtype),))
+        with pytest.raises(GradientMismatch) as caught:
+            check_gradients(fun, jnp.asarray([0.7, -1.3, 0.4], np.float64))
+    said = caught.value.report.failures[0].diagnosis
+    assert said.startswith("wrong in float64, though right where nothing is computed in a narrower dtype")
+
+
 def test_what_is_wrong_everywhere_but_too_little_to_be_seen_near_zero_has_no_bound():
     fun = ruled(jnp.tanh, lambda kept, ct: (ct * (1 - jnp.tanh(kept[0])),))
     with pytest.raises(GradientMismatch) as caught:
