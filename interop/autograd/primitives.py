@@ -15,14 +15,17 @@ import jax
 import numpy as np
 
 from interop.autograd import trees
+from interop.autograd.lowering import holds_tracers, lowered
 from interop.autograd.tracing import plain, scope
 from interop.autograd.trees import is_variable
 from interop.autograd.wrap_util import get_name, wraps
+from tape import jaxapi
 from tape.errors import TapeNotImplementedError, TapeTypeError
 from tape.functions.function import Function
 from tape.graph import constants
 from tape.graph.scope import LOCAL
 from tape.graph.trie import RECORD
+from tape.modes import enable_grad
 
 primitive_vjps: dict[Any, Callable[..., Any]] = {}
 primitive_jvps: dict[Any, Callable[..., Any]] = {}
@@ -183,6 +186,8 @@ def _returned(gradients: Sequence[Any], ctx: Any) -> Any:
 
 def _of_shape(g: Any, v: Any) -> Any:
     """Return a result of the user's rule as a Variable of the dtype, and where it is one number of the shape, of another one."""
+    if isinstance(g, jaxapi.Tracer):
+        g = constants.operand(g)
     if not is_variable(g):
         array = np.asarray(g)
         g = constants.operand(np.asarray(array.real if array.dtype.kind == "c" and v.dtype.kind != "c" else array, v.dtype))
@@ -218,7 +223,8 @@ def primitive(f_raw: Callable[..., Any]) -> Any:
         if kwargs and LOCAL.scope.mode == RECORD and f_wrapped not in _NO_TRACE:
             _check_keywords(name, kwargs)
         if not any(map(holds_variables, args)):
-            return f_raw(*args, **getval(kwargs))
+            ruled = f_wrapped in primitive_vjps or f_wrapped in primitive_jvps
+            return lowered(f_wrapped, args, kwargs) if ruled and holds_tracers(args) else f_raw(*args, **getval(kwargs))
         arguments = _Arguments(args, {k: getval(v) for k, v in kwargs.items()})
         differentiated = LOCAL.scope.mode == RECORD and any(v._place.kind.requires_grad for v in arguments.variables)
         if not differentiated or f_wrapped in _NO_TRACE:
@@ -229,7 +235,7 @@ def primitive(f_raw: Callable[..., Any]) -> Any:
         if kind.jvp is None and f_wrapped in primitive_jvps:
             kind.jvp, kind._is_checked = staticmethod(_Primitive.push), False
         call = _Call(f_wrapped, name, arguments)
-        with scope():
+        with enable_grad() if jaxapi.in_trace() else scope():  # a trace has its own setting
             outputs = kind.apply(call, *arguments.variables)
         return trees.unflatten(call.tree, outputs)
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi
+from tape.graph.lines import is_foreign
 from tape.jaxapi import ClosedJaxpr, JaxprEqn
 from tape.ops.pullback import pullback
 from tape.testing.evidence import Evidence
@@ -21,7 +22,7 @@ from tape.testing.patterns import pattern_of
 from tape.testing.precise import RULE_PRIMITIVES, Precise, inner
 
 MOST = 40  # equations that are looked at
-_OURS = (str(pathlib.Path(jax.__file__).parent), str(pathlib.Path(jaxapi.__file__).parent))
+_TAPE = str(pathlib.Path(jaxapi.__file__).parent)
 _JAXLIB = ("jaxlib", "importlib")
 
 
@@ -166,7 +167,7 @@ def _named(eqn: JaxprEqn) -> str:
     if info is None:
         name = f"the rule of the primitive {eqn.primitive.name}"
     else:
-        of_tape = str(info.func_filename or "").startswith(_OURS[1])
+        of_tape = str(info.func_filename or "").startswith(_TAPE)
         name = f"the {'backward' if of_tape else 'rule'} of {info.func_name}"
     return f"{name}, called at {called}" if called else name
 
@@ -175,6 +176,6 @@ def line_of(eqn: JaxprEqn) -> str:
     """Return file and line of the user's code that an equation comes from, as far as JAX knows."""
     frames = getattr(getattr(eqn.source_info, "traceback", None), "frames", None) or []
     for frame in frames:
-        if not frame.file_name.startswith((*_OURS, "<")) and not any(word in frame.file_name for word in _JAXLIB):
+        if is_foreign(frame.file_name) and not frame.file_name.startswith("<") and not any(word in frame.file_name for word in _JAXLIB):
             return f"{pathlib.Path(frame.file_name).name}:{frame.line_num}"
     return ""

@@ -152,6 +152,29 @@ def test_a_primitive_of_containers_and_with_several_results():
     assert g == {"a": 3.0, "b": 1.0}
 
 
+def test_jax_has_the_derivative_of_a_primitive_from_its_rules():
+    steep = primitive(lambda x, t, n=2: x**n * t["scale"])  # a body that JAX could differentiate
+    defvjp(steep, lambda ans, x, t, n=2: lambda g: 5 * g * x, lambda ans, x, t, n=2: lambda g: {"scale": 7 * g})
+    passed = primitive(lambda x: numpy.sign(1.5) * x * 0)
+    defjvp(passed, lambda g, ans, x: g)
+
+    def of(x, scale=3.0, **options):
+        return steep(x, {"scale": scale}, **options)
+
+    x = jnp.array(2.0)
+    assert jax.grad(of)(x) == grad(of)(2.0) == 10
+    assert jax.grad(lambda x: of(x, n=3))(x) == 10
+    assert jax.jit(jax.grad(lambda x: of(x, x)))(x) == 17
+    numpy.testing.assert_array_equal(jax.vmap(jax.grad(of))(jnp.arange(3.0)), [0, 5, 10])
+    assert jax.jit(of)(x) == of(2.0) == 12
+    assert jax.jvp(passed, (x,), (x,))[1] == 2
+    for step in (jax.jit, tape.jit):
+        assert float(step(tape.grad(lambda x: of(x) ** 2))(x)) == 240
+    with pytest.raises(tape.errors.GradientMismatch) as caught:
+        tape.testing.check_gradients(lambda x, y: steep(x, {"scale": y}), X, X, order=1)
+    assert "called at test_facade_operators.py" in " ".join(str(caught.value).split())
+
+
 def test_a_missing_rule_is_refused_and_a_jvp_alone_serves_forward_mode():
     unknown = primitive(lambda x: 2.0 * x)
     with pytest.raises(NotImplementedError, match="there is no rule"):
