@@ -45,7 +45,8 @@ def other_integers(evidence: Evidence) -> Iterator[Variant]:
     together = _together(evidence, list(given.values()))
     programs = (evidence.value_jaxpr, evidence.rule.closed) if together is None else tuple(part.closed for part in together[1])
     choices = [*_masks(given), *_integers(subject, given, *programs, fixed=together is not None)]
-    for text, others in choices[: TRACED if together is None else TRIED]:
+    for text, choice in choices[: TRACED if together is None else TRIED]:
+        others = _with_inverses(given, choice)
         if together is not None:
             measurement, parts = together
             for part in parts:
@@ -205,6 +206,17 @@ def _integers(subject: Subject, given: dict[int, np.ndarray], value: ClosedJaxpr
         first = next(iter(numbers.values()))
         if x.shape == first.shape and x.size > 1:
             yield "the same integers in two arguments", {i: first}
+
+
+def _with_inverses(given: dict[int, np.ndarray], others: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
+    """Return a choice in which permutations that were each other's inverses still are: a rule may rely on it."""
+    kept = dict(others)
+    for (i, p), (j, q) in itertools.combinations(given.items(), 2):
+        if p.shape == q.shape and p.dtype.kind in "iu" and _is_permutation(p, [p.size]) and np.array_equal(q, np.argsort(p)):
+            moved, other = (j, i) if i not in kept else (i, j)
+            if moved in kept:
+                kept[other] = np.argsort(kept[moved]).astype(given[other].dtype)
+    return kept
 
 
 def _orders(size: int, *, repeat: bool) -> Iterator[list[int]]:

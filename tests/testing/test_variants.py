@@ -218,6 +218,14 @@ RIGHT = {
         lambda: ruled(lambda x, p: x[p], lambda kept, ct: (ct[jnp.argsort(kept[1])], None)),
         (X, np.array([2, 0, 3, 1])),
     ),
+    "a permutation that is its own inverse, and that": (
+        lambda: ruled(lambda x, p, q: x[p], lambda kept, ct: (ct[kept[2]], None, None)),
+        (X, np.array([1, 0, 3, 2]), np.array([1, 0, 3, 2])),
+    ),
+    "a permutation, and its inverse before it": (
+        lambda: ruled(lambda x, q, p: x[p], lambda kept, ct: (ct[kept[1]], None, None)),
+        (X, np.array([3, 0, 1, 2]), np.array([1, 2, 3, 0])),
+    ),
     "an inverse permutation of two": (
         lambda: ruled(lambda x, p: x[p], lambda kept, ct: (ct[kept[1]], None)),
         (X[:2], np.array([1, 0])),
