@@ -47,8 +47,10 @@ def pattern_of(r: np.ndarray, g: np.ndarray, at: np.ndarray | None, seen: Seen |
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = (g / r)[moving & off]
     everywhere = np.all(off | ~moving)
-    where = ties_of(off, at) or (
-        ("where " + bounds if (bounds := seen and region(*seen)) else "everywhere") if everywhere else _where(off, at, seen).strip()
+    where = (
+        ("" if everywhere else _part(off))
+        or ties_of(off, at)
+        or (("where " + bounds if (bounds := seen and region(*seen)) else "everywhere") if everywhere else _where(off, at, seen).strip())
     )
     if ratio.size and np.all(np.abs(ratio - ratio[0]) <= 0.02 * np.abs(ratio[0] - 1)) and np.all(moving | ~off):
         factor = ratio[0]
@@ -133,6 +135,8 @@ def _where(off: np.ndarray, at: np.ndarray | None, seen: Seen | None = None) -> 
     """Say what the elements in question have in common."""
     if np.all(off):
         return " everywhere"
+    if part := _part(off):
+        return f" {part}"
     if at is not None and not np.iscomplexobj(at) and at.shape == off.shape:
         bounds = region(*(seen or (at[off], at[~off])))
         if bounds:
@@ -146,6 +150,15 @@ def _where(off: np.ndarray, at: np.ndarray | None, seen: Seen | None = None) -> 
     if off.sum() == 1:
         return f" at {tuple(int(i) for i in np.argwhere(off)[0])}"
     return " in places"
+
+
+def _part(off: np.ndarray) -> str:
+    """Say which part of a square matrix is off, of one that is large enough for that to be no chance."""
+    if off.ndim != 2 or off.shape[0] != off.shape[1] or off.shape[0] < 3:
+        return ""
+    below, on = np.tri(len(off), k=-1, dtype=bool), np.eye(len(off), dtype=bool)
+    parts = {"below": below, "above": below.T, "on": on, "off": ~on, "on and below": on | below, "on and above": on | below.T}
+    return next((f"{text} the diagonal" for text, part in parts.items() if np.array_equal(part, off)), "")
 
 
 def region(off: np.ndarray, right: np.ndarray) -> str:

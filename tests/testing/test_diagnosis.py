@@ -166,6 +166,11 @@ SAID = {
         (np.float32([4e-3, -5e-3, 3e-3]),),
         "the derivative through div at test_diagnosis.py:",
     ),
+    "a triangle, of a symmetric matrix": (
+        ruled(lambda a: jnp.sum(jnp.sin(a) * a.T), lambda kept, ct: (ct * jnp.tril(jnp.cos(kept[0]) * kept[0].T + jnp.sin(kept[0].T)),)),
+        (A @ A.T,),
+        "zero above the diagonal",
+    ),
     "in a loop": (lambda x: jax.lax.scan(lambda c, a: (tanh(c + a), c), 0.1, x)[0], (X,), "in a loop or a branch"),
     "in a branch": (lambda x: jax.lax.cond(x.sum() > 0, tanh, jnp.sin, x), (X,), "in a loop or a branch"),
     "what another call keeps": (stored(), (X,), "wrong at a third call, with the first values, when another forward pass"),
