@@ -24,6 +24,7 @@ LONE = 4  # cotangents with one element that is not zero, beside those of the fi
 CLOSE = 0.1  # relative; how far round a lone number its domain is taken for granted
 UNEVEN = 1e-4  # how much smaller the last element of a cotangent is than the first
 TURNED = 3  # arguments whose sign is turned by itself
+MINUTEST = 1.02  # times the square of the dtype's rounding: a number that is no larger stands for zero, as in jnp.interp
 MANY = 1 << 16  # outputs: of more, only the plainest cotangents are tried
 
 finfo: Any = jnp.finfo
@@ -137,7 +138,9 @@ class Probes:
 
     def mark(self, rule: Precise, value: ClosedJaxpr) -> None:
         """Look where elements have special values, too, be it those that programs name, and where what the rule compares is equal."""
-        named = [*constants(rule.closed.jaxpr), *constants(value.jaxpr)]
+        size = min(1.0, max(float(np.abs(x).max(initial=0)) for x in self._moving))
+        least = MINUTEST * size * max(min(float(finfo(d).eps), float(finfo(np.float32).eps)) for d in self._dtypes) ** 2
+        named = [c for c in (*constants(rule.closed.jaxpr), *constants(value.jaxpr)) if abs(c) > least]
         given = self._moving
         points = special(given, self._bounds, named) | conditional(rule, given, self.cotangents[1], self._bounds)
         for why, point in (points | beyond_those(given, self._bounds, named)).items():

@@ -230,6 +230,24 @@ def test_a_rule_that_is_right_all_round_a_number_is_wrong_there_wherever_that_li
         check_gradients(op, np.abs(X), order=1, others=False)
 
 
+def test_a_number_that_stands_for_zero_beside_the_arguments_is_no_special_value():
+    def steps(xp, fp, x):
+        i = jnp.clip(jnp.searchsorted(xp, x), 1, xp.size - 1)
+        return i, jnp.clip((x - xp[i - 1]) / (xp[i] - xp[i - 1]), 0, 1)
+
+    def rule(ct, *kept):  # jnp.interp takes knots for equal that are eps**2 apart
+        xp, fp, x = kept
+        i, share = steps(*kept)
+        slope = jnp.where((x > xp[0]) & (x < xp[-1]), ct * (fp[i] - fp[i - 1]) / (xp[i] - xp[i - 1]), 0)
+        by_knots = jnp.zeros_like(xp).at[i - 1].add(-slope * (1 - share)).at[i].add(-slope * share)
+        return by_knots, jnp.zeros_like(fp).at[i - 1].add(ct * (1 - share)).at[i].add(ct * share), slope
+
+    interpolated = ruled(lambda xp, fp, x: jnp.interp(x, xp, fp), rule)
+    args = np.array([-2.6, -0.1, 1.0, 1.1, 1.8]), np.array([1.1, 1.8, -2.6, -0.1, 1.0]), np.array([0.9, -0.6, 0.7])
+    with jax.enable_x64(True):
+        assert check_gradients(interpolated, *args, order=1).verdict == "pass"
+
+
 def test_a_rule_that_is_not_meant_beyond_the_bounds_is_not_blamed_for_numbers_there():
     op = ruled(lambda x: jnp.abs(x) ** 1.5, lambda ct, x: (ct * 1.5 * jnp.sqrt(x),))  # of positive numbers
     assert check_gradients(op, np.abs(X), order=1, others=False).verdict == "pass"
