@@ -6,6 +6,7 @@ dicts, bound arguments.  Each step on the way is an edge; edges that can be rebo
 
 from __future__ import annotations
 
+import functools
 import operator
 import sys
 import types
@@ -13,11 +14,26 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import jax
+import numpy as np
+
 from tape.callables.objects import Writable, parts, steps_to, writables
 from tape.graph.segment import Handle, itself
 
-_LIMIT = 100_000  # objects looked through
-_SKIPPED = (types.ModuleType, str, bytes, int, float, type(None))
+_LIMIT = 300_000  # objects looked through, which takes some seconds
+_SKIPPED = (types.ModuleType, str, bytes, int, float, type(None), np.generic, jax.Array)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_skipped(kind: Any) -> bool:
+    """Tell whether values of a type lead nowhere."""
+    return kind is np.ndarray or issubclass(kind, _SKIPPED)
+
+
+def _leads_nowhere(value: Any) -> bool:
+    """Tell whether a value holds no Variable by what it is: a number, an array, or a tuple of such, as data sets are made of."""
+    return all(_is_skipped(x.__class__) for x in value) if value.__class__ is tuple else _is_skipped(value.__class__)
+
 
 # The attribute by which an object of a bridge's says in which mode it is (``model.eval()``); it is one object for equal modes.
 MODE = "__tape_mode__"
@@ -61,11 +77,15 @@ class Reach:
         self.edges: dict[int, list[Edge]] = {}  # those that lead to each of them
         self.holders: list[Stored] = []
         self.modes: list[Edge] = []  # to what objects say of themselves that what they compute depends on
+        self.whole = True  # whether that is all
         self._incoming: list[list[Edge]] = []  # by node
         nodes: dict[int, int] = {}
         self.nodes: list[object] = []  # what is not a Variable, so that ids stay theirs
-        queue = deque(Edge(None, None, None, (i,), -1, c) for i, c in enumerate(callables))
-        while queue and len(nodes) < _LIMIT:
+        queue = deque(Edge(None, None, None, (i,), -1, c) for i, c in enumerate(callables) if not _leads_nowhere(c))
+        while queue:
+            if len(nodes) >= _LIMIT:
+                self.whole = False
+                break
             edge = queue.popleft()
             value = edge.content
             if isinstance(value, Handle):
@@ -74,7 +94,7 @@ class Reach:
                 self.edges.setdefault(id(variable), []).append(edge)
             elif id(value) in nodes:
                 self._incoming[nodes[id(value)]].append(edge)
-            elif not isinstance(value, _SKIPPED):
+            else:
                 node = nodes[id(value)] = len(nodes)
                 self.nodes.append(value)
                 self._incoming.append([edge])
@@ -87,11 +107,13 @@ class Reach:
             self.holders.append(Stored(place, path, before, node))
             get = getattr if isinstance(place.at, types.CellType) else operator.getitem
             for key, content in before.items():
-                yield Edge(get, place.at, key, (*path, *steps_to(place.spelled, key)), node, content)
+                if not _leads_nowhere(content):
+                    yield Edge(get, place.at, key, (*path, *steps_to(place.spelled, key)), node, content)
         if hasattr(type(value), MODE):
             self.modes.append(Edge(getattr, value, MODE, (*path, MODE), node, getattr(value, MODE)))
         for step, content, read, key in parts(value):
-            yield Edge(read, value, key, (*path, step), node, content)
+            if not _leads_nowhere(content):
+                yield Edge(read, value, key, (*path, step), node, content)
 
     def way(self, variables: Iterable[object], holders: Iterable[Stored]) -> list[Edge]:
         """Return all edges that can be rebound on the ways to some of the Variables and holders."""

@@ -16,7 +16,8 @@ from tape.bounded import Bounded
 from tape.callables.objects import steps_to
 from tape.callables.reach import Edge, Reach, globals_that_hold, modes_of, spelled
 from tape.configuration import configuration
-from tape.errors import TapeValueError
+from tape.errors import TapeValueError, warn
+from tape.graph.lines import user_line
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, itself
 from tape.jitting.arguments import Call, aval_of
@@ -27,6 +28,7 @@ from tape.jitting.tracing import TracedStep
 from tape.programs import buffers
 from tape.recording import record
 from tape.rules import table
+from tape.terminal import counted
 
 
 class CompiledStep:
@@ -53,6 +55,13 @@ class CompiledStep:
         values = [step.sources[i]._cell[0] for i in step.values]
         # What a call brings, or what is looked up anew, is not to live as long as the program does.
         lasting = {i for i in step.relevant if i >= self.given and i not in self.paths and i not in step.kept}
+        if lasting and not reached.whole:
+            beyond = counted(len(lasting), "Variable")
+            warn(
+                f"jit: {step.name} reaches more objects than are looked through, and uses {beyond} beyond those: should one be replaced by "
+                "another, the program goes on with the old one; assign to .value, or keep data out of what the function holds",
+                user_line(),
+            )
         step.sources = [v if i in lasting else None for i, v in enumerate(step.sources)]
         self.globals = [e for i in lasting for e in globals_that_hold(step.sources[i])]
         self.bindings: list[Binding] = []

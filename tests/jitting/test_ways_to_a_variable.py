@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import pytest
 
 import tape
+from tape.callables import reach
 
 
 class Plain:
@@ -49,6 +50,7 @@ BOX, LIST, QUEUE, CONTEXT = {}, [None], collections.deque(maxlen=1), contextvars
 PLAIN, DERIVED, HEIR, SLOTTED, MODEL, SPACE = Plain(), Derived(), Heir(), Slotted(), FOREIGN.Model(), types.SimpleNamespace()
 VIEW, PARTIAL = types.MappingProxyType(BOX), jax.tree_util.Partial(lambda box: box["weight"], BOX)
 REFERENCE, MANY = weakref.ref(PLAIN), [Plain() for _ in range(3000)]
+MUCH = [[(float(i), i) for i in range(150_000)], {"weight": None}]
 
 
 @functools.lru_cache
@@ -79,6 +81,7 @@ WAYS = {
     "attribute of a module": (lambda: MODULE.weight, lambda v: setattr(MODULE, "weight", v)),
     "attribute of a module in a package": (lambda: PACKAGE.weights.weight, lambda v: setattr(MODULE, "weight", v)),
     "attribute of an inherited class": (lambda: HEIR.weight, lambda v: setattr(Base, "weight", v)),
+    "behind much data": (lambda: MUCH[1]["weight"], lambda v: MUCH[1].update(weight=v)),
     "class method": (lambda: Derived.get(), lambda v: setattr(Derived, "weight", v)),
     "context variable": (CONTEXT.get, CONTEXT.set),
     "default of a function": (defaulted, as_default),
@@ -119,6 +122,14 @@ def test_a_replaced_variable_is_seen(way):
     assert [step(1.0).item() for _ in range(2)] == pytest.approx([10.0, 9.9])
     assert get().item() == pytest.approx(9.8)
     assert step.cache_info().traces <= 3, step.explain()  # a value that was assigned may be of a weak type no more
+
+
+def test_what_is_too_far_away_to_be_looked_at_is_warned_of(monkeypatch):
+    MANY[2900].weight = tape.Variable(jnp.ones(()))
+    monkeypatch.setattr(reach, "_LIMIT", 1000)
+    step = tape.jit(lambda: MANY[2900].weight * 2.0)
+    with pytest.warns(tape.errors.TapeWarning, match=r"uses 1 Variables? beyond those: should one be replaced"):
+        assert step().item() == 2.0
 
 
 def test_a_queue_that_gets_a_variable_in_a_step_is_refused():
