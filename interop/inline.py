@@ -12,10 +12,10 @@ import jaxlib
 
 import tape
 from tape import jaxapi
+from tape.callables.fingerprints import intern
 from tape.graph import lines
 from tape.graph.scope import LOCAL, in_scope
 from tape.graph.trie import CONSTANT
-from tape.ops.interning import intern
 from tape.ops.kernel import Op
 from tape.recording import record
 

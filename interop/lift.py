@@ -14,6 +14,7 @@ from jax import lax
 
 from interop.inline import Inlined
 from tape import jaxapi
+from tape.callables.fingerprints import intern
 from tape.callables.matching import Latest, told_apart
 from tape.callables.snapshot import numbers_in
 from tape.callables.traces import TracedCall
@@ -24,7 +25,6 @@ from tape.graph.constants import known_array
 from tape.graph.kinds import differentiable
 from tape.graph.scope import within
 from tape.graph.segment import Handle
-from tape.ops.interning import intern
 from tape.ops.kernel import Op
 from tape.programs.program import look
 from tape.recording import record

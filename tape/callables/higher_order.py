@@ -19,6 +19,7 @@ import numpy as np
 
 from tape import errors, jaxapi
 from tape.callables.captures import trace_capturing
+from tape.callables.fingerprints import intern
 from tape.callables.traces import TracedCall
 from tape.errors import TapeError, check_callable
 from tape.graph.kinds import differentiable
@@ -27,7 +28,6 @@ from tape.graph.segment import Handle
 from tape.graph.trees import mapped
 from tape.graph.trie import RECORD
 from tape.jaxapi import words
-from tape.ops.interning import intern
 from tape.programs.handing import array_of
 from tape.programs.program import look
 from tape.recording import record

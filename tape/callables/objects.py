@@ -68,12 +68,12 @@ def names_of(code: types.CodeType) -> Names:
 
 
 @functools.lru_cache(maxsize=4096)
-def _all_names(code: types.CodeType) -> tuple[str, ...]:
+def all_names(code: types.CodeType) -> tuple[str, ...]:
     """Return the names of globals and attributes in a code object and the code inside it: they are read quicker than :class:`Names`.
 
     What nobody can write, an import hook has put there: pytest's assertions lead to all of pytest, some seconds of looking.
     """
-    inner = [_all_names(c) for c in code.co_consts if isinstance(c, types.CodeType)]
+    inner = [all_names(c) for c in code.co_consts if isinstance(c, types.CodeType)]
     return tuple(sorted({*filter(str.isidentifier, code.co_names), *[name for names in inner for name in names]}))
 
 
@@ -177,7 +177,7 @@ def writables(value: object) -> Iterator[Writable]:
     """Yield what can be written to of a function, container or object."""
     if isinstance(value, types.FunctionType):
         if not _of_a_library(value.__globals__.get("__name__")):  # what it closes over may still be the user's
-            names = _all_names(value.__code__)
+            names = all_names(value.__code__)
             yield Writable(value.__globals__, "{}", names)
             for module in _modules(value.__globals__, names):
                 yield Writable(vars(module), f"{module.__name__}.{{}}", names)

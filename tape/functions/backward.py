@@ -15,6 +15,7 @@ import numpy as np
 
 from tape import jaxapi
 from tape.callables.captures import trace_capturing
+from tape.callables.fingerprints import intern
 from tape.functions.arguments import ARRAYS, Definition
 from tape.functions.checks import checked_gradients, checked_tangents
 from tape.functions.context import Context, SavedTree, SweepCall, unrecorded
@@ -26,7 +27,6 @@ from tape.graph.trees import mapped
 from tape.graph.trie import RECORD, SWEEP
 from tape.hooking.packing import Packing
 from tape.mirrored.detachment import detach
-from tape.ops.interning import intern
 from tape.ops.kernel import Op
 from tape.programs.program import look
 from tape.recording import record

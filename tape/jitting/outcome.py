@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 
+from tape.callables.fingerprints import fingerprint
 from tape.callables.objects import MISSING, Writable
 from tape.callables.reach import Reach, Stored, spelled
 from tape.errors import LeakedTracerError, ReleasedTapeError, TapeError, TapeTypeError, UnrecordedGradientError
@@ -22,7 +23,6 @@ from tape.graph.trees import flatten, leaves_of
 from tape.graph.trie import RECORD, State
 from tape.jaxapi import Tracer
 from tape.jitting.effects import Effects
-from tape.ops.interning import fingerprint
 from tape.programs.program import look, run_pending
 from tape.sweeps.plan import behind
 from tape.variables.conversion import as_array

@@ -15,6 +15,7 @@ import numpy as np
 from jax import lax
 
 from tape import jaxapi
+from tape.callables.fingerprints import fingerprint
 from tape.callables.reach import Reach
 from tape.errors import ConcretizationError, LeakedTracerError
 from tape.graph.scope import LOCAL
@@ -23,7 +24,6 @@ from tape.jaxapi import ClosedJaxpr
 from tape.jitting.absence import without
 from tape.jitting.effects import Effects
 from tape.jitting.outcome import GRADIENT, SAME, KeptArray, Outcome, kept_in, read_in, stand_in
-from tape.ops.interning import fingerprint
 from tape.ops.kernel import Kernel
 from tape.ops.pullback import pullback
 from tape.programs.equations import ops_of, written

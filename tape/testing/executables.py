@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi
+from tape.callables.fingerprints import Itself
 from tape.jaxapi import Jaxpr
-from tape.ops.interning import Itself
 from tape.ops.running import quick_options
 from tape.testing.precise import RULE_PRIMITIVES, Precise, inner
 

@@ -13,10 +13,9 @@ import tape
 import tape.lax
 import tape.numpy as tnp
 from tape.bounded import Bounded
-from tape.callables import captures
+from tape.callables import captures, fingerprints
 from tape.graph.scope import LOCAL
 from tape.graph.watcher import NOBODY
-from tape.ops import interning
 from tests import agreement
 from tests.agreement import same
 from tests.daily import share
@@ -532,10 +531,10 @@ def test_the_count_of_references_is_calibrated():
 
 
 def test_old_ops_are_forgotten(monkeypatch):
-    monkeypatch.setattr(interning, "_OPS", Bounded("test", 2))
+    monkeypatch.setattr(fingerprints, "_OPS", Bounded("test", 2))
     for i in range(4):
         close(tape.lax.map(lambda a, i=i: a**i, X), X**i)
-    assert len(interning._OPS) <= 2
+    assert len(fingerprints._OPS) <= 2
 
 
 def test_pending_captures_of_two_branches_that_no_guess_finds():

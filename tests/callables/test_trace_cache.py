@@ -30,10 +30,9 @@ import tape.lax
 import tape.nn
 import tape.numpy as tnp
 from tape.bounded import Bounded
-from tape.callables import purity, snapshot, traces
+from tape.callables import fingerprints, purity, snapshot, traces
 from tape.graph.scope import LOCAL
 from tape.graph.watcher import NOBODY
-from tape.ops import interning
 from tape.recording import record
 
 X = jnp.array([0.3, 0.7, 1.2])
@@ -535,7 +534,7 @@ STEP, SQUARED = Cell.step, Cell.squared
 def unbounded():
     """No op is forgotten meanwhile: the tests tell equal programs by the identity of their ops."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interning._OPS, "limit", 1 << 30)
+        patch.setattr(fingerprints._OPS, "limit", 1 << 30)
         yield
 
 
