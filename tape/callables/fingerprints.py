@@ -205,10 +205,17 @@ class _Fingerprint:
         taken: dict[str, Any] = {}
         for name in names:  # grows: methods take further ones
             if name in held and name not in taken:
-                content = taken[name] = getattr(held[name], "fget", None) or getattr(held[name], "__func__", held[name])
+                content = taken[name] = _unwrapped(held[name])
                 names += all_names(content.__code__) if isinstance(content, types.FunctionType) else ()
         with self._naming(taken):
             return (Itself(value), *[(name, self.of(taken[name])) for name in sorted(taken)])
+
+
+def _unwrapped(held: Any) -> Any:
+    """Return the function that a class holds as a property or a method of its own kind; anything else as it is."""
+    if isinstance(held, (classmethod, staticmethod)):
+        return held.__func__
+    return held.fget if isinstance(held, property) else held.func if isinstance(held, functools.cached_property) else held
 
 
 def _is_installed(file: str) -> bool:
