@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import sys
 import sysconfig
 import types
@@ -129,8 +130,10 @@ class _Fingerprint:
             return object()
         if isinstance(value, np.ndarray) or kind.__name__ == "TypedNdArray":  # what JAX makes of one in a jaxpr
             array = np.asarray(value)  # of the latter another one each time
-            small = array.dtype != object and array.nbytes <= self._small
-            return (kind, array.shape, array.dtype, array.tobytes()) if small else Itself(value)
+            if array.dtype == object or (array.nbytes > self._small and not self._names):
+                return Itself(value)
+            content = array.tobytes()  # of a large one that a rule of the user's reads, which may have been written into
+            return (kind, array.shape, array.dtype, content if len(content) <= self._small else hashlib.blake2b(content).digest())
         return self._object(value)
 
     def _items(self, value: Any) -> Hashable:

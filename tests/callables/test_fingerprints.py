@@ -4,6 +4,7 @@ import types
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import interop
@@ -12,6 +13,7 @@ from tape.callables.fingerprints import fingerprint
 
 SCALE = 1.0
 BOX = types.SimpleNamespace(inner={"scale": 1.0})
+TABLE = np.ones((100, 100))
 
 
 def custom(backward):
@@ -21,6 +23,7 @@ def custom(backward):
 
 
 of_a_global = custom(lambda _, g: (g * SCALE,))
+of_a_table = custom(lambda _, g: (g * TABLE[7, 7].astype("float32"),))
 of_a_box = custom(lambda _, g: (g * BOX.inner["scale"],))
 
 
@@ -78,6 +81,7 @@ READING = {
     "a global": of_a_global,
     "a global, by a helper": of_a_helper,
     "a global, in a JVP": of_a_jvp,
+    "an array that is written into": of_a_table,
     "an item of a global": of_a_box,
     "itself": lambda x: custom(RULE)(x),
 }
@@ -95,6 +99,7 @@ def put(scale, monkeypatch):
     monkeypatch.setitem(BOX.inner, "scale", scale)
     monkeypatch.setattr(REVERSAL, "factor", scale)
     monkeypatch.setattr(RULE, "factor", scale)
+    TABLE[...] = scale
 
 
 @pytest.mark.parametrize("way", WAYS)
