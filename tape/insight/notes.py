@@ -24,6 +24,7 @@ from tape.graph.segment import LeafNode, Segment
 from tape.graph.trees import variables_in
 from tape.graph.trie import State
 from tape.insight.names import name_of
+from tape.programs.retention import leaf_slots
 from tape.recording import record
 from tape.sweeps.plan import Instruction
 
@@ -101,6 +102,12 @@ def place_of(source: Source) -> Place:
     whole, slot = source
     further = None if isinstance(whole, Lone) else whole.sources.get(slot)
     return (id(whole), slot) if further is None else place_of(further)
+
+
+def _unnamed(kind: Kind, cell: Any) -> Leaf:
+    """Return the leaf of a cell of which nobody knows whose it is."""
+    value = cell[0] if cell.__class__ is list else None
+    return Leaf(kind, number=value if is_scalar(value) else None)
 
 
 class Span(NamedTuple):
@@ -215,11 +222,10 @@ class Record:
             for at, there in list(other.results.items()):
                 if there is cell:
                     return part, at
-            for at, there in zip((s for s in part.sources), other.leaves, strict=False):
+            for at, there in zip(leaf_slots(other.state), other.leaves, strict=False):
                 if there is cell:
-                    return part.sources[at]
-        value = cell[0] if cell.__class__ is list else None
-        return Leaf(kind, number=value if is_scalar(value) else None)
+                    return part.sources.setdefault(at, _unnamed(kind, cell))  # it may have entered before the tape was open
+        return _unnamed(kind, cell)
 
     def leaf(self, variable: Any) -> Leaf:
         """Return the leaf that a Variable is now."""

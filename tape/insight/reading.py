@@ -196,8 +196,8 @@ class Reading:
         by = name or ("past" if not isinstance(source, Leaf) else "leaf" if kind.requires_grad else "const")
         count = self._names[by]
         self._names[by] += 1
-        numbered = f"{name}'{count + 1}" if count else name
-        value = self._known[key] = Value.of(kind, numbered or f"{by}{count}")
+        numbered = f"{by}{count}" if not name else f"{name}'{count + 1}" if count else name
+        value = self._known[key] = Value.of(kind, numbered)
         self.leaves.append(value)
         self.sources.append(source)
         return value

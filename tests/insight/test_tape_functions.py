@@ -175,3 +175,21 @@ def test_a_variable_that_was_assigned_in_between_is_refused():
         y = (a * x).sum()
     with pytest.raises(tape.errors.TapeValueError, match="assigned in between"):
         t.function(x, y)
+
+
+def test_constants_that_a_sweep_reads_are_those_that_entered_before_the_tape_was_open():
+    a, b, c = (tape.constant(A * factor) for factor in (1.0, 10.0, 100.0))
+    x = tape.Variable(np.ones(3, np.float32), name="x")
+    before = a * b * x
+    with tape.Tape(keep=True) as t:
+        y = (x * b + tnp.sin(x * c) * a).sum() + (before * c).sum()
+        float(y)
+        y.backward()
+        g = x.grad * 1.0
+
+    def plain(x):
+        return a.value * b.value * c.value + b.value + jnp.cos(x * c.value) * c.value * a.value
+
+    f = t.function(x, g)
+    same(f(np.ones(3)), g)
+    same(f(A), plain(A), 1e-3)

@@ -649,3 +649,24 @@ def test_parameters_of_every_way_to_index():
     assert next(e for e in t if e.op == "setitem").params == {"index": "0:1, 0:4:2, 0:3"}
     assert [name for name, _ in seen] == [e.op for e in t]
     assert t.draw().html()
+
+
+def test_leaves_of_a_sweep_have_their_names_where_others_entered_before_the_tape_was_open():
+    first, second, x = tape.constant([1.0]), tape.constant([2.0]), tape.Variable([3.0], name="x")
+    before = first * second * x
+    with tape.Tape() as t:
+        y = (tnp.sin(x * second) * first + before).sum()
+        float(y)
+        y.backward()
+    assert [[v.name for v in e.inputs if v.entry is None] for e in t if e.op == "vjp_multiply" and e.of is not None] == [
+        ["first"],
+        ["second"],
+    ]
+
+
+def test_several_values_from_before_the_tape_are_numbered():
+    x = tape.Variable([3.0])
+    a, b = x * 2.0, x * 3.0
+    with tape.Tape() as t:
+        a * b
+    assert [str(v) for v in t.leaves] == ["past0", "past1"]
