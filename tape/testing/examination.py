@@ -289,8 +289,9 @@ class Examination:
             self._hear(check_linear(evidence))
         if eager is not None and not self._failed:
             self._hear(native.check_half(evidence, eager))
-        if eager is not None and not self._failed:
-            self._hear(native.alone(evidence))
+        for part in (native.alone, native.shared):
+            if eager is not None and not self._failed:
+                self._hear(part(evidence))
         if eager is not None and not self._failed:
             self._hear(native.repeat(evidence, eager))
         if not self._settled:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -225,6 +226,39 @@ def alone(evidence: Evidence) -> Iterator[Item]:
             if not _near(evidence, g, k, b, 0):
                 yield _wrong(evidence, "native", f"wrong for {text}, though right for all of them together", g, k, b, text)
                 return
+
+
+def shared(evidence: Evidence) -> Iterator[Finding]:
+    """Give one Variable as two arguments, which a rule of the tape's can tell from two Variables of the same values."""
+    subject = evidence.subject
+    if evidence.untraced or evidence.large or subject.kind != "tape" or not _told(evidence):
+        return
+    xs, cts = evidence.native(0)
+    alike = [(i, j) for i, j in itertools.combinations(range(len(xs)), 2) if jax.typeof(xs[i]) == jax.typeof(xs[j])]
+    for i, j in alike[:MOST]:
+        both = _apart_and_shared(evidence, [xs[i] if k == j else x for k, x in enumerate(xs)], cts, (i, j))
+        if both is None:
+            continue
+        r, got = both
+        with np.errstate(invalid="ignore"):
+            off = ~((np.abs(got - r) <= 300 * evidence.eps * (np.abs(r) + _typical(r))) | _alike(got, r))
+        if off.any():
+            text = f"wrong where one Variable is given as {subject.names[i]} and {subject.names[j]}, though right for two that are equal"
+            at = evidence.probes.points[0][i]
+            yield fail(i, "repeat", text, expected=r, got=got, at=at, pair=0, why="the given point, with one Variable in both places")
+            return
+
+
+def _apart_and_shared(evidence: Evidence, xs: list[Any], cts: list[Any], places: tuple[int, int]) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the sum of the gradients of two equal arguments, and that of one in their places; None where the function itself differs."""
+    try:
+        ys, gs = evidence.subject.pull(xs, cts)
+        zs, g = evidence.subject.pull_shared(xs, cts, places)
+    except Exception:  # noqa: BLE001 - whatever it raises: it is not meant for equal arguments
+        return None
+    if not all(np.all(_alike(wide_array(y), wide_array(z))) for y, z in zip(ys, zs, strict=True)):  # it writes into one of them
+        return None
+    return sum((wide_array(gs[k]) for k in places), np.zeros(())), wide_array(g)
 
 
 def repeat(evidence: Evidence, eager: list[Gradients]) -> Iterator[Item]:

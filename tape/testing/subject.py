@@ -236,6 +236,15 @@ class Subject:
         _, back = (tape_vjp if self.kind == "tape" else jax.vjp)(part, *[xs[k] for k in arguments])
         return list(back([cts[o] for o in outputs]))
 
+    def pull_shared(self, xs: Sequence[Any], cts: Sequence[Any], places: Sequence[int]) -> tuple[list[Any], Any]:
+        """Return the outputs, and the cotangent of one Variable that is given as several arguments."""
+
+        def shared(x: Any) -> list[Any]:
+            return self._inexact(*[x if k in places else other for k, other in enumerate(xs)])
+
+        outputs, back = tape_vjp(shared, xs[places[0]])
+        return list(outputs), back(list(cts))[0]
+
     def pull_twice(self, xs: Sequence[Any], cts: Sequence[Any], us: Sequence[Any]) -> list[Any]:
         """Return the cotangents of arguments and cotangents when the gradient has the cotangents ``us``."""
         n = len(self.leaves)

@@ -505,6 +505,36 @@ def test_signs_that_differ_between_arguments_are_looked_at(order):
         check_gradients(remainder, *([x, y][i] for i in order), domain=(-4.0, 4.0))
 
 
+@pytest.mark.parametrize("twice", [1, 2])
+def test_one_variable_as_two_arguments_is_looked_at(twice):
+    class Product(tape.Function):
+        @staticmethod
+        def forward(ctx, x, y):
+            ctx.same = x is y
+            ctx.save_for_backward(x, y)
+            return x * y
+
+        @staticmethod
+        def backward(ctx, g):
+            x, y = ctx.saved
+            return (twice * g * x, twice * g * x) if ctx.same else (g * y, g * x)
+
+    def assigning(x, y):
+        z = Product.apply(x, y)
+        x = x * 1
+        x[0] = 3.0
+        return z + x
+
+    for fun in (Product.apply, assigning):
+        if twice == 1:
+            assert check_gradients(fun, X, X + 1).verdict == "pass"
+            continue
+        with pytest.raises(GradientMismatch) as caught:
+            check_gradients(fun, X, X + 1)
+        said = "wrong where one Variable is given as x and y, though right for two that are equal"
+        assert said in " ".join(caught.value.report.failures[0].diagnosis.split())
+
+
 def test_a_domain_is_checked():
     for domain in ((1.0, 1.0), [(2.0, 1.0)]):
         with pytest.raises(tape.errors.TapeValueError, match="low < high"):
