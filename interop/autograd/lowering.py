@@ -8,12 +8,19 @@ from typing import Any
 from interop.autograd import trees
 from interop.lower import lower
 from tape import jaxapi
+from tape.variables.variable import Variable
 
 
 def holds_tracers(args: tuple[Any, ...]) -> bool:
     """Tell whether there are JAX's tracers among arguments, or in containers among them."""
     flat = trees.flatten(args)[0] if any(isinstance(x, (tuple, list, dict)) for x in args) else args
     return any(isinstance(x, jaxapi.Tracer) for x in flat)
+
+
+def with_variables(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return arguments with Variables in the places of tracers, beside those that there are."""
+    traced = trees.map_leaves(lambda x: Variable(x) if isinstance(x, jaxapi.Tracer) else x, args)
+    return tuple(traced)
 
 
 def lowered(primitive: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

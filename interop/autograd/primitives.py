@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from interop.autograd import trees
-from interop.autograd.lowering import holds_tracers, lowered
+from interop.autograd.lowering import holds_tracers, lowered, with_variables
 from interop.autograd.tracing import plain, scope
 from interop.autograd.trees import is_variable
 from interop.autograd.wrap_util import get_name, wraps
@@ -222,9 +222,11 @@ def primitive(f_raw: Callable[..., Any]) -> Any:
     def f_wrapped(*args: Any, **kwargs: Any) -> Any:
         if kwargs and LOCAL.scope.mode == RECORD and f_wrapped not in _NO_TRACE:
             _check_keywords(name, kwargs)
+        traced = (f_wrapped in primitive_vjps or f_wrapped in primitive_jvps) and holds_tracers(args)
         if not any(map(holds_variables, args)):
-            ruled = f_wrapped in primitive_vjps or f_wrapped in primitive_jvps
-            return lowered(f_wrapped, args, kwargs) if ruled and holds_tracers(args) else f_raw(*args, **getval(kwargs))
+            return lowered(f_wrapped, args, kwargs) if traced else f_raw(*args, **getval(kwargs))
+        if traced:
+            args = with_variables(args)
         arguments = _Arguments(args, {k: getval(v) for k, v in kwargs.items()})
         differentiated = LOCAL.scope.mode == RECORD and any(v._place.kind.requires_grad for v in arguments.variables)
         if not differentiated or f_wrapped in _NO_TRACE:

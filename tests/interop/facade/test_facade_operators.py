@@ -167,6 +167,8 @@ def test_jax_has_the_derivative_of_a_primitive_from_its_rules():
     assert jax.jit(jax.grad(lambda x: of(x, x)))(x) == 17
     numpy.testing.assert_array_equal(jax.vmap(jax.grad(of))(jnp.arange(3.0)), [0, 5, 10])
     assert jax.jit(of)(x) == of(2.0) == 12
+    for scale in (tape.Variable(3.0), tape.constant(3.0)):
+        assert jax.grad(lambda x, scale=scale: of(x, scale).value)(x) == 10
     assert jax.jvp(passed, (x,), (x,))[1] == 2
     for step in (jax.jit, tape.jit):
         assert float(step(tape.grad(lambda x: of(x) ** 2))(x)) == 240
