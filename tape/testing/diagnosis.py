@@ -221,4 +221,4 @@ def _sum_missing(evidence: Evidence, finding: Finding) -> str:
     if evidence.untraced or not tried or len(tried) > 16:
         return ""
     gradients = evidence.one_by_one(tried)["r"][k]
-    return next((text for text, part in zip(texts, gradients, strict=True) if close(g, part)), "")
+    return next((text for text, part in zip(texts, gradients, strict=True) if close(g, part) and not close(r, part)), "")

@@ -166,6 +166,11 @@ SAID = {
         (np.float32([4e-3, -5e-3, 3e-3]),),
         "the derivative through div at test_diagnosis.py:",
     ),
+    "what is small beside a part of the result that is large": (
+        ruled(lambda x: jnp.stack([1e12 * x[2], x[1] / 2]), lambda kept, ct: (jnp.stack([5 * ct[0], ct[1] / 2, 1e12 * ct[0], 0 * ct[0]]),)),
+        (X,),
+        "not zero, though the derivative is",
+    ),
     "a triangle, of a symmetric matrix": (
         ruled(lambda a: jnp.sum(jnp.sin(a) * a.T), lambda kept, ct: (ct * jnp.tril(jnp.cos(kept[0]) * kept[0].T + jnp.sin(kept[0].T)),)),
         (A @ A.T,),
