@@ -13,6 +13,7 @@ from tape.graph.segment import LeafNode, Segment, behind
 from tape.graph.trie import State
 from tape.graph.wengert import producers
 from tape.insight.names import Reached, reached
+from tape.insight.notes import entries_of
 from tape.programs.retention import leaf_slots, swept
 from tape.statistics import STATS, bytes_held
 from tape.terminal import Shown, aligned, clipped, counted, dressed, named, narrowed, painted, short_files, size
@@ -180,7 +181,7 @@ def memory() -> Memory:
     kept: dict[int, tuple[set[int], int]] = {}  # of segments, by id: ids of arrays, and how many entries
     lives = [swept(segment) for segment in segments]  # which counts references to cells, so that none may be held here
     for segment, live in zip(segments, lives, strict=True):
-        steps = [step for step in segment.state.path() if step.kernel is not None]
+        steps = entries_of(segment.state)
         there = [step for step in steps if live is None or (step.slots and step.slots[0] in live)]
         entries.update([("entry", _op(step), _line(segment, step)) for step in there])
         own: dict[int, _Array] = {}

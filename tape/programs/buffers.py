@@ -19,7 +19,7 @@ from jax import lax
 
 from tape import layout
 from tape.graph.kinds import is_scalar
-from tape.jaxapi import Tracer
+from tape.programs.devices import spread
 from tape.programs.scans import fitted
 
 SMALL = 1 << 13  # bytes, which are copied in less time than an argument takes
@@ -29,7 +29,7 @@ _FEW = 3  # of one dtype: fewer save no more than a microsecond, which an array 
 def jitted(fun: Callable[..., Any], leaves: Sequence[Any], chosen: Iterable[int], donated: Sequence[int] = (), **options: Any) -> Any:
     """Return ``jax.jit`` of a function for arguments like ``leaves``, with those ``chosen`` in buffers where that is worthwhile."""
     groups: dict[_Group, list[int]] = {}
-    if not any(isinstance(x, jax.Array) and len(x.sharding.device_set) > 1 for x in leaves):
+    if not any(map(spread, leaves)):
         for i in chosen:
             x = leaves[i]
             if x.__class__ is np.ndarray and 0 < x.nbytes <= SMALL and x.dtype.kind in "biufc":
@@ -112,7 +112,7 @@ class Buffered(layout.Buffered):
             values = [given[i] for i in positions]
             buffer = _buffer(values, dtype)
             if buffer is None:
-                if any(isinstance(x, jax.Array) and not isinstance(x, Tracer) and len(x.sharding.device_set) > 1 for x in values):
+                if any(map(spread, values)):
                     return None
                 buffer = _joined(*values)
             there.append(buffer)

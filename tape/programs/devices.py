@@ -18,7 +18,7 @@ from tape import jaxapi
 
 def several(values: Iterable[Any]) -> bool:
     """Tell whether one of some values is on several devices, or other processes may take part in what is computed."""
-    return there_are_several() and (jax.process_count() > 1 or any(_spread(x) for x in values))
+    return there_are_several() and (jax.process_count() > 1 or any(map(spread, values)))
 
 
 def there_are_several() -> bool:
@@ -26,7 +26,8 @@ def there_are_several() -> bool:
     return jax.device_count() > 1
 
 
-def _spread(value: Any) -> bool:
+def spread(value: Any) -> bool:
+    """Tell whether a value lies on several devices."""
     return isinstance(value, jax.Array) and not isinstance(value, jaxapi.Tracer) and len(value.sharding.device_set) > 1
 
 
