@@ -194,6 +194,8 @@ class _Stream:
                 final.append((target, emission.run_hooks(target.hooks, gradient) if isinstance(target, LeafNode) else gradient))
             elif self._receivers is not None:
                 raise UnconnectedError(_unconnected(self._receivers[target][0]))
+        if LOCAL.scope.notes is not None:
+            LOCAL.scope.notes.grew()
         for _, gradient in final:
             if gradient._cell[0] is None:
                 segment = boundary.awaited(gradient._cell, gradient._segment, gradient._place)

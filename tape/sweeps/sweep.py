@@ -263,6 +263,8 @@ class Sweep:
                 continue
         self._swept.append((segment, plan))
         self._pass_on(segment, state, outputs.items())
+        if LOCAL.scope.notes is not None:
+            LOCAL.scope.notes.grew()
         for totals, key, total in taken:
             if totals[key] is None:  # nothing was added, for nothing flows there
                 totals[key] = total

@@ -193,3 +193,21 @@ def test_constants_that_a_sweep_reads_are_those_that_entered_before_the_tape_was
     f = t.function(x, g)
     same(f(np.ones(3)), g)
     same(f(A), plain(A), 1e-3)
+
+
+@pytest.mark.parametrize("how", ["backward", "gradients", "stream"])
+def test_the_sum_of_what_two_segments_give_comes_before_what_reads_it(how):
+    x = tape.Variable(A, name="x")
+    with tape.Tape(keep=True) as t:
+        h = x * 2.0
+        np.asarray(h.detach())
+        y = (h * x).sum()
+        if how == "backward":
+            y.backward()
+            g = x.grad
+        else:
+            ((_, g),) = tape.stream_gradients(y) if how == "stream" else [(x, tape.gradients(y, x))]
+        z = g * 3.0
+    assert [e.op for e in t][-2:] == ["add_any", "multiply"]
+    assert str(t[-1].inputs[0]) == f"%{len(t) - 2}"
+    same(t.function(x, z)(A + 1), 12 * (A + 1))
