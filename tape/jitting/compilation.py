@@ -22,13 +22,16 @@ from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, itself
 from tape.jitting.arguments import Call, aval_of
 from tape.jitting.binding import Binding
-from tape.jitting.identities import asked, met, positions
+from tape.jitting.identities import asked, met, names, positions
 from tape.jitting.outcome import KeptArray, Slot
+from tape.jitting.surroundings import surroundings
 from tape.jitting.tracing import TracedStep
 from tape.programs import buffers
 from tape.recording import record
 from tape.rules import table
 from tape.terminal import counted
+
+_AROUND_LIMIT = 64  # surroundings in which one step was met
 
 
 class CompiledStep:
@@ -46,6 +49,8 @@ class CompiledStep:
         self.paths = {i: [e.path for e in edges] for i in step.relevant if (edges := reached.edges.get(id(step.sources[i])))}
         self.places = frozenset(reached.by_path())
         self.modes = modes_of(reached)
+        self.names = names(reached)
+        self.around: list[dict[Hashable, Any]] = []  # what was seen of its surroundings where it was traced
         self.positions = {positions(call.variables, reached)} if asked(reached) else None  # of arguments; None: whichever they are in
         for i in [i for i in self.paths if i < self.given]:
             if self.positions is not None or any({*self.paths[i]} <= other.idle and self._is_again(other) for other in others):
@@ -80,13 +85,14 @@ class CompiledStep:
         self.run = buffers.jitted(program, leaves, given, self.donated, **passed)
 
     def known_as(self, others: Sequence[CompiledStep], given: Sequence[Handle], reached: Reach) -> CompiledStep:
-        """Return the one of the others that is the same program for arguments in other positions, which serves these as well; or itself."""
+        """Return the one of the others that is the same program in other surroundings, which serves in these as well; or itself."""
         for other in others:
-            if self.positions is not None and other.positions is not None and self._is_again(other):
-                before, other.positions = other.positions, other.positions | self.positions
-                if other.bind(given, reached) is not None:
+            if (self.positions is None) == (other.positions is None) and self._is_again(other):
+                before, around = other.positions, [*other.around]
+                other.positions = before and before | (self.positions or set())
+                if other.bind(given, reached, again=True) is not None:
                     return other
-                other.positions = before
+                other.positions, other.around = before, around
         return self
 
     def _is_again(self, other: CompiledStep) -> bool:
@@ -94,8 +100,8 @@ class CompiledStep:
         captured, others = ({i: paths for i, paths in s.paths.items() if i >= s.given} for s in (self, other))
         return self.places == other.places and captured == others and self.step.told() == other.step.told()
 
-    def bind(self, given: Sequence[Handle], reached: Reach) -> Binding | None:
-        """Bind the step to the Variables of a call, if they are as they were when it was traced."""
+    def bind(self, given: Sequence[Handle], reached: Reach, *, again: bool = False) -> Binding | None:
+        """Bind the step to the Variables of a call, if they are as they were when it was traced, be it ``again``."""
         step = self.step
         if modes_of(reached) != self.modes:
             return None
@@ -121,7 +127,15 @@ class CompiledStep:
             return None
         matter = [variables[i] for i in step.relevant if i not in kept]
         ours = [*[s.holder for s in slots], *[k.holder for k in (*kept.values(), *[k for k, _ in read])]]
-        edges = [*reached.way(matter, ours), *self.globals, *reached.modes, *[_edge_to(k, x) for k, x in read]]
+        way = reached.way(matter, ours)
+        around = surroundings(reached, way, {(s.holder.key, s.key) for s in slots}, self.names)
+        seen = {key: (edge.key, edge.content) for key, edge in around.items()}
+        if seen not in self.around:
+            if self.around and not again:
+                return None
+            self.around.append(seen)
+            del self.around[:-_AROUND_LIMIT]
+        edges = [*way, *self.globals, *reached.modes, *[_edge_to(k, x) for k, x in read], *around.values()]
         pinned = {i for i, place in enumerate(where) if place is not None}.union(i for i in self.paths if i < self.given)
         strangers: set[int] = set() if self.positions is None else met(reached) - {id(given[i]) for i in pinned}
         return self._bound(variables, len(given), edges, slots, kept, pinned, strangers)

@@ -51,6 +51,11 @@ def _keys(reached: Reach) -> Iterator[tuple[int, int, Itself | int]]:
                     yield node, key, key
 
 
+def names(reached: Reach) -> frozenset[str]:
+    """Return the names of globals and attributes in the user's code that is reached."""
+    return frozenset(name for code in _codes(reached) for name in code.co_names)
+
+
 def _codes(reached: Reach) -> Iterator[types.CodeType]:
     """Yield the code of functions that are reached, and of methods that these name."""
     codes = [x.__code__ for x in reached.nodes if isinstance(x, types.FunctionType)]

@@ -1,0 +1,43 @@
+"""Surroundings: what a step was traced with besides Variables, arrays and modes: the lengths of containers, and what was not there.
+
+A list of layers that has got one more, and an attribute that holds something where there was None, bring Variables that no trace has met.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import deque
+from collections.abc import Collection, Hashable, Sequence
+
+from tape.callables.reach import Edge, Reach, Stored
+
+_SMALL = 256  # up to here, equal numbers are one object
+
+
+def surroundings(
+    reached: Reach, way: Sequence[Edge], written: Collection[tuple[Hashable, object]], names: Collection[str]
+) -> dict[Hashable, Edge]:
+    """Return by what is seen: lengths of containers on the ``way`` to what a step reads, and attributes of these ``names`` that are None.
+
+    What the step itself has ``written``, by holders and keys, is not among them.
+    """
+    ours, changed = {id(edge.holder) for edge in way}, {key for key, _ in written}
+    found: dict[Hashable, Edge] = {}
+    for holder in reached.holders:
+        at, before = holder.place.at, holder.before
+        if holder.place.spelled == ".{}":
+            empty = [name for name in names if before.get(name, _SMALL) is at.get(name, _SMALL) is None]
+            found.update(((holder.key, n), Edge(operator.getitem, at, n, (), -1, None)) for n in empty if (holder.key, n) not in written)
+        elif id(at) in ours and holder.key not in changed and _is_container(holder) and len(at) == len(before):
+            found[holder.key] = _of_length(at, len(at))
+    return found
+
+
+def _is_container(holder: Stored) -> bool:
+    return isinstance(holder.place.at, (list, deque)) or holder.place.spelled.startswith("[")
+
+
+def _of_length(at: object, n: int) -> Edge:
+    if n <= _SMALL:
+        return Edge(operator.length_hint, at, 0, (), -1, n)
+    return Edge(lambda at, n: len(at) == n, at, n, (), -1, True)

@@ -1,0 +1,88 @@
+"""Steps of ``tape.jit`` meet Variables in containers and attributes that had none when they were traced."""
+
+import collections
+import types
+
+import numpy as np
+import pytest
+
+import tape
+
+
+class Layer:
+    def __init__(self, value):
+        self.w = tape.Variable(value)
+        self.bias = None
+
+    def __call__(self, x):
+        return x * self.w if self.bias is None else x * self.w + self.bias
+
+
+class Model:
+    def __init__(self):
+        self.layers = [Layer(2.0), Layer(3.0)]
+        self.mask = None
+        self.scales = {"a": tape.Variable(0.5)}
+        self.queue = collections.deque([tape.constant(1.0)])
+
+    def __call__(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        x = x * sum(self.scales.values()) + sum(self.queue)
+        return x if self.mask is None else x * self.mask
+
+
+CHANGES = [
+    lambda m: None,
+    lambda m: m.layers.append(Layer(5.0)),
+    lambda m: setattr(m.layers[0], "bias", tape.Variable(1.0)),
+    lambda m: setattr(m.layers[0], "bias", tape.Variable(7.0)),
+    lambda m: setattr(m, "mask", tape.constant([0.0, 1.0])),
+    lambda m: m.scales.update(b=tape.Variable(0.25)),
+    lambda m: setattr(m, "mask", None),
+    lambda m: m.layers.pop(),
+    lambda m: m.layers.insert(0, Layer(11.0)),
+    lambda m: m.queue.append(tape.constant(4.0)),
+    lambda m: setattr(m.layers[1], "bias", 0.5),
+    lambda m: m.scales.pop("a"),
+]
+
+
+@pytest.mark.parametrize("wrap", [lambda m: tape.jit(m), lambda m: tape.jit(lambda x: m(x))], ids=["model", "closure"])
+def test_what_a_model_gets_between_calls_is_met(wrap):
+    def outcomes(wrap):
+        model = Model()
+        step = wrap(model)
+        for change in CHANGES:
+            change(model)
+            y = step(tape.constant([1.0, 2.0]))
+            y.sum().backward()
+            yield y.tolist(), [layer.w.grad.tolist() for layer in model.layers], [s.grad.tolist() for s in model.scales.values()]
+
+    assert list(outcomes(wrap)) == list(outcomes(lambda model: model))
+
+
+def test_what_a_step_does_not_read_is_no_reason_to_compile_it():
+    state = types.SimpleNamespace(held={"w": tape.Variable([1.0, 2.0])}, losses=[], best=None)
+    step = tape.jit(lambda x: (x * state.held["w"]).sum())
+    for i in range(300):
+        state.held[f"note {i}"] = i  # traced again, to the same program
+        state.losses.append(float(step(tape.constant([1.0, 1.0]))))
+        state.best = min(state.losses)
+    assert set(state.losses) == {3.0}
+    assert step.cache_info().kept == 1
+    step = tape.jit(lambda x: (x * state.held["w"]).sum())
+    for _ in range(3):
+        state.losses.append(float(step(tape.constant([1.0, 1.0]))))
+    assert step.cache_info().traces == 1
+
+
+def test_a_step_of_more_variables_than_numbers_that_are_one_object_is_bound_once(monkeypatch):
+    rows = [tape.Variable(float(i)) for i in range(300)]
+    step = tape.jit(lambda: sum(rows))
+    assert float(step()) == 44850.0
+    with monkeypatch.context() as patch:
+        patch.setattr(type(step), "_bind", None)
+        assert float(step()) == 44850.0
+    rows.append(tape.Variable(0.5))
+    np.testing.assert_array_equal(step().detach(), 44850.5)
