@@ -129,6 +129,8 @@ class CompiledStep:
         ours = [*[s.holder for s in slots], *[k.holder for k in (*kept.values(), *[k for k, _ in read])]]
         way = reached.way(matter, ours)
         around = surroundings(reached, way, {(s.holder.key, s.key) for s in slots}, self.names)
+        if self.around:  # what a trace itself has changed, such as a cache, is not among them
+            around = {key: edge for key, edge in around.items() if key in self.around[0]}
         seen = {key: (edge.key, edge.content) for key, edge in around.items()}
         if seen not in self.around:
             if self.around and not again:
