@@ -151,14 +151,14 @@ def test_numbers_are_put_on_the_device_once(monkeypatch):
     x = tape.Variable(W)
 
     def step(a):
-        return (tnp.sin(x * 2.5 + a) * 2.5).value
+        return tnp.sin(x * 2.5 + a).value  # three numbers would come in a buffer
 
     for a in (1.53, 2.53, 3.53, 4.53):
         step(a)
     put = []
     monkeypatch.setattr(numbers, "known_array", lambda value: put.append(value) or jnp.asarray(value))
-    for a in (1.53, 5.53, 5.53, 3.53):
-        np.testing.assert_allclose(step(a), np.sin(W * 2.5 + a) * 2.5, rtol=1e-5)
+    for a in (1.53, *[5.53] * (numbers._OFTEN + 4), 3.53):  # as soon as that costs less than to pass it
+        np.testing.assert_allclose(step(a), np.sin(W * 2.5 + a), rtol=1e-5)
     assert put in ([5.53], [1.53, 5.53])  # which no other test puts there; the first may have run interpreted
 
 
