@@ -27,7 +27,8 @@ from tape.graph.scope import LOCAL
 from tape.graph.segment import Extra, Handle, LeafNode, extra_of, is_leaf
 from tape.hooking.handles import CHANGES as HOOKS
 from tape.jaxapi import Tracer
-from tape.jitting.outcome import ARRAY, GRADIENT, MADE, ONE, SAME, KeptArray, Made, Slot, Tree
+from tape.jitting.outcome import ARRAY, GRADIENT, MADE, ONE, SAME, Made, Slot, Tree
+from tape.jitting.places import KeptArray
 from tape.jitting.tracing import TracedStep, hooks_of
 from tape.mirrored.detachment import detach
 from tape.ops.running import Waiting, fails_late

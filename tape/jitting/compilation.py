@@ -23,7 +23,8 @@ from tape.graph.segment import Handle, itself
 from tape.jitting.arguments import Call, aval_of
 from tape.jitting.binding import Binding
 from tape.jitting.identities import asked, met, names, positions
-from tape.jitting.outcome import KeptArray, Slot
+from tape.jitting.outcome import Slot
+from tape.jitting.places import KeptArray
 from tape.jitting.surroundings import surroundings
 from tape.jitting.tracing import TracedStep
 from tape.programs import buffers

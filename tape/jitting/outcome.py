@@ -7,7 +7,7 @@ to Variables that were there before, and to plain objects.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -19,10 +19,10 @@ from tape.errors import LeakedTracerError, ReleasedTapeError, TapeError, TapeTyp
 from tape.graph import boundary
 from tape.graph.kinds import Kind, Place, kind_of, why_unrecorded
 from tape.graph.segment import NOTHING, Handle, LeafNode, Segment, WayBack, itself, made_at, outside
-from tape.graph.trees import flatten, leaves_of
 from tape.graph.trie import RECORD, State
 from tape.jaxapi import Tracer
 from tape.jitting.effects import Effects
+from tape.jitting.places import KeptArray, flatten, held, leaves_in
 from tape.programs.program import look, run_pending
 from tape.sweeps.plan import behind
 from tape.variables.conversion import as_array
@@ -77,59 +77,15 @@ class Slot(NamedTuple):
 
     def holds(self, _: object = None) -> str:
         """Say what it holds now."""
-        return _held(self.holder.place.at_key(self.key))
-
-
-class KeptArray(NamedTuple):
-    """An array in a place that gets another one: the number of a leaf in the tree that is there."""
-
-    holder: Stored
-    key: Any
-    leaf: int
-
-    @property
-    def place(self) -> tuple[int, Any, int]:
-        """What tells it from others."""
-        return id(self.holder), self.key, self.leaf
-
-    def array(self, _: object = None) -> jax.Array | None:
-        """Return what it is now; None where there is no array any more."""
-        content = self.holder.place.at_key(self.key)
-        if isinstance(content, jax.Array):
-            return None if self.leaf else content
-        leaves = _leaves(content)
-        leaf = leaves[self.leaf] if self.leaf < len(leaves) else None
-        return leaf if isinstance(leaf, jax.Array) else None
+        return held(self.holder.place.at_key(self.key))
 
 
 def kept_in(slot: Slot) -> list[KeptArray]:
     """Return the arrays that a place held which gets others: they are inputs of the program, as the values of Variables are."""
     if all(kind != ARRAY for kind, _ in slot.content.leaves):
         return []
-    leaves = _leaves(slot.holder.before.get(slot.key))
+    leaves = leaves_in(slot.holder.before.get(slot.key))
     return [KeptArray(slot.holder, slot.key, i) for i, x in enumerate(leaves) if isinstance(x, jax.Array)]
-
-
-def read_in(holders: Iterable[Stored], arrays: Iterable[object]) -> list[tuple[KeptArray, jax.Array]]:
-    """Return the places in which some arrays are, each with the array."""
-    ids = {id(x) for x in arrays}
-    return [
-        (KeptArray(holder, key, i), x)
-        for holder in holders
-        for key, content in holder.before.items()
-        if isinstance(content, (jax.Array, tuple))  # lists and dicts are places themselves
-        for i, x in enumerate(_leaves(content))
-        if id(x) in ids and isinstance(x, jax.Array)
-    ]
-
-
-def stand_in(kept: KeptArray, traced: Any) -> object:
-    """Have a place hold a traced array; when the trace ends, it holds again what it did.  Return what it holds now."""
-    structure: Any
-    place = kept.holder.place
-    leaves, structure = flatten(place.at_key(kept.key))
-    place.put(kept.key, structure.unflatten([traced if i == kept.leaf else x for i, x in enumerate(leaves)]))
-    return place.at_key(kept.key)
 
 
 class Outcome:
@@ -296,7 +252,7 @@ class Outcome:
             if content is self._effects.stood.get((id(holder), key), MISSING):  # nobody has put anything there
                 plain[key] = holder.before[key]
                 continue
-            if content is holder.before.get(key, MISSING) or not any(isinstance(x, (Handle, Tracer)) for x in _leaves(content)):
+            if content is holder.before.get(key, MISSING) or not any(isinstance(x, (Handle, Tracer)) for x in leaves_in(content)):
                 continue
             if key in holder.before:
                 plain[key] = holder.before[key]
@@ -308,24 +264,12 @@ class Outcome:
                     "which only the Python that runs while it is traced could do; return the Variable, and add it outside"
                 )
                 raise LeakedTracerError(msg)
-            self.slots.append(Slot(holder, key, self._tree(content), _held(holder.before.get(key, MISSING))))
+            self.slots.append(Slot(holder, key, self._tree(content), held(holder.before.get(key, MISSING))))
         self.plain.append((holder.place, plain))
 
 
 def _told(tree: Tree) -> tuple[Any, ...]:
     return tree.structure, fingerprint(tree.leaves)
-
-
-def _leaves(content: object) -> list[Any]:
-    if not isinstance(content, (Handle, jax.Array, list, tuple, dict)):
-        return []
-    return leaves_of(content)
-
-
-def _held(content: object) -> str:
-    """Say whether something holds Variables and arrays; equal answers are one object."""
-    kinds = {Handle if isinstance(x, Handle) else jax.Array for x in _leaves(content) if isinstance(x, (Handle, jax.Array))}
-    return ("neither", "arrays", "Variables", "both")[2 * (Handle in kinds) + (jax.Array in kinds)]
 
 
 def _origins(segment: Segment, slot: int) -> tuple[bool, str | None, Collection[LeafNode]]:

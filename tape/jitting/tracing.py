@@ -23,7 +23,8 @@ from tape.graph.segment import Handle, is_leaf
 from tape.jaxapi import ClosedJaxpr
 from tape.jitting.absence import without
 from tape.jitting.effects import Effects
-from tape.jitting.outcome import GRADIENT, SAME, KeptArray, Outcome, kept_in, read_in, stand_in
+from tape.jitting.outcome import GRADIENT, SAME, Outcome, kept_in
+from tape.jitting.places import KeptArray, read_in, stand_in
 from tape.ops.kernel import Kernel
 from tape.ops.pullback import pullback
 from tape.programs.equations import ops_of, written

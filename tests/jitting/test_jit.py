@@ -1367,6 +1367,26 @@ def test_arrays_that_are_replaced_outside_are_read_anew(make, traces):
     assert found[1].cache_info().traces <= traces
 
 
+def test_what_jax_does_not_flatten_may_stand_in_a_place():
+    model = types.SimpleNamespace(given=({len: 1, max: 2}, jnp.full(3, 2.0)), two=jnp.ones(3), scale=tape.Variable(3.0))
+    step = tape.jit(lambda x: x * model.given[1] * model.two * model.scale)
+    for n in (2, 5, 7):
+        model.two = jnp.full(3, float(n))
+        np.testing.assert_array_equal(step(tape.constant(1.0)).numpy(), np.full(3, 6.0 * n))
+    model.two = ({len: 1, max: 2}, 1)
+    with pytest.raises(TypeError):
+        step(tape.constant(1.0))
+
+
+def test_views_of_dicts_in_places_are_nothing_that_jax_warns_of():
+    parts = {"a": jnp.ones(3), "b": jnp.ones(3)}
+    model = types.SimpleNamespace(given=(parts.values(), parts.keys(), jnp.full(3, 2.0)), scale=tape.Variable(3.0))
+    step = tape.jit(lambda x: x * model.given[2] * sum(model.given[0]) * model.scale)
+    for n in (2, 5, 7):
+        model.given = (*model.given[:2], jnp.full(3, float(n)))
+        np.testing.assert_array_equal(step(tape.constant(1.0)).numpy(), np.full(3, 6.0 * n))
+
+
 def test_an_array_of_another_shape_in_a_place_that_gets_others_is_another_program():
     state = {"rows": jnp.zeros(1)}
 
