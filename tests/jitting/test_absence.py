@@ -107,5 +107,5 @@ def test_results_that_are_not_swept_give_nothing(way):
             assert (a is None) == (b is None), swept
             if a is not None:
                 finite = np.isfinite(a.value)  # what overflows there may do so in another way
-                np.testing.assert_allclose(b.numpy()[finite], a.numpy()[finite], rtol=2e-4, atol=1e-6, err_msg=str(swept))
+                np.testing.assert_allclose(b.numpy()[finite], a.numpy()[finite], rtol=2e-5, atol=1e-6, err_msg=str(swept))
     assert compiled.cache_info().traces == 1
