@@ -291,8 +291,27 @@ def trace(fun: Callable[..., Any], *avals: object) -> tuple[ClosedJaxpr, Any]:
     return ClosedJaxpr(jaxpr.jaxpr, [_copied(c) for c in jaxpr.consts]), shapes
 
 
+class ForwardRule:
+    """The forward rule of a ``custom_vjp`` call in a jaxpr, which is traced for each choice of inputs that are differentiated."""
+
+    def __init__(self, rule: Any) -> None:
+        self.rule, self.debug_info = rule, rule.debug_info
+        self._choice: tuple[bool, ...] = ()
+
+    def call_wrapped(self, *choice: bool) -> Any:
+        if choice != self._choice:  # JAX keeps what it traced for each choice, but only for the last one the trees of the residuals
+            self._choice = ()  # for what fails leaves none
+            for memory in [c.cell_contents for c in getattr(self.rule.f, "__closure__", None) or () if type(c.cell_contents) is dict]:
+                memory.clear()
+        traced, self._choice = self.rule.call_wrapped(*choice), choice
+        return traced
+
+
 def _own(jaxpr: Jaxpr) -> None:
     """Copy what a jaxpr, and those in it, hold of NumPy's arrays: whoever has those may change them."""
+    for eqn in jaxpr.eqns:
+        if hasattr(rule := eqn.params.get("fwd_jaxpr_thunk"), "call_wrapped") and not isinstance(rule, ForwardRule):
+            eqn.params["fwd_jaxpr_thunk"] = ForwardRule(rule)
     for atom in (*jaxpr.outvars, *[atom for eqn in jaxpr.eqns for atom in eqn.invars]):
         if isinstance(atom, Literal):
             atom.val = _copied(atom.val)

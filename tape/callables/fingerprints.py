@@ -170,6 +170,8 @@ class _Fingerprint:
             return (kind, self.of(value.policy), value.kept)
         if kind is functools.partial:
             return (kind, self.of(value.func), self.of(value.args), self.of(value.keywords))
+        if kind is jaxapi.ForwardRule:
+            return self.of(value.rule)
         if kind.__name__ == "WrappedFun":
             return (kind, self.of(value.f), self.of(value.transforms), self.of(value.params))
         if kind.__module__.split(".")[0] in ("jax", "jaxlib", "numpy"):

@@ -16,7 +16,6 @@ from jax import lax
 
 from tape import jaxapi
 from tape.configuration import configuration
-from tape.errors import FOREIGN, TapeError
 from tape.graph.kinds import Kind, Role, cotangent_aval, differentiable, kinds_of, varying
 from tape.graph.length import bytes_of
 from tape.ops import (
@@ -31,10 +30,6 @@ from tape.ops.running import Runner
 from tape.rules import table
 
 T = TypeVar("T")
-
-
-# An op that has no gradient for its parameters can be recorded; the sweep that asks for one says so.
-_REFUSALS: tuple[type[Exception], ...] = (TapeError, *FOREIGN)
 
 
 _PRESENT = (True,)  # the one cotangent of an entry with one result
@@ -202,7 +197,7 @@ class Kernel(Runner):
         tried = Kernel(self.name, rebuilt(listed, [*listed.outputs, *costly]), self.tree, self.params, visible)
         try:
             vjp = tried.vjp(*tried._whole(len(costly)))
-        except _REFUSALS:
+        except Exception:  # noqa: BLE001 - a rule, or the user's, refuses some gradient that may not be asked for; a sweep that asks says so
             return self
         first = len(self.in_avals) + visible
         end = first + len(costly)
@@ -224,7 +219,7 @@ class Kernel(Runner):
         forward = len(self.in_avals) + len(self.out_avals)
         try:
             return tuple(s for s in self.vjp(*self._whole()).sources if s < forward)
-        except _REFUSALS:
+        except Exception:  # noqa: BLE001 - as above
             return tuple(range(forward))
 
     def stopped(self, outputs: frozenset[int] | None = None) -> Kernel:

@@ -93,6 +93,87 @@ def test_lift_honours_custom_derivatives():
     close(x.grad, np.full_like(A, 100.0))
 
 
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_a_custom_vjp_may_close_over_data_in_derivatives_of_any_order(order):
+    data = np.arange(60, dtype=np.float32).reshape(20, 3) / 60
+
+    def fun(scale):
+        @jax.custom_vjp
+        def waves(x):
+            return jnp.sin(data @ x)
+
+        waves.defvjp(lambda x: (waves(x), x), lambda x, g: ((g * jnp.cos(data @ x)) @ data,))
+        return (jnp.cos(waves(scale * jnp.ones(3))) @ data).sum()
+
+    x = tape.Variable(0.7)
+    own, expected = interop.lift(fun)(x), fun
+    for i in range(order):
+        own = tape.gradients(own, x, create_graph=i + 1 < order)
+        expected = jax.grad(expected)
+    np.testing.assert_allclose(own.numpy(), expected(0.7), rtol=1e-4)
+
+
+class OnlyOnceError(Exception):
+    """What a rule raises where it is asked for what it has not."""
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_a_rule_that_refuses_what_nobody_asks_for_does_not_stop_a_derivative(order):
+    data = np.arange(60, dtype=np.float32).reshape(20, 3) / 60
+
+    @jax.custom_vjp
+    def waves(data, x):
+        return jnp.sin(data @ x)
+
+    def forward(data, x):
+        if data.perturbed:
+            raise OnlyOnceError
+        return waves(data.value, x.value), (data.value, x.value)
+
+    waves.defvjp(
+        forward,
+        lambda saved, g: (jnp.zeros_like(saved[0]), (g * jnp.cos(saved[0] @ saved[1])) @ saved[0]),
+        symbolic_zeros=True,
+    )
+
+    def fun(scale):
+        return (jnp.cos(waves(jnp.asarray(data), scale * jnp.ones(3))) @ data).sum()
+
+    x = tape.Variable(0.7)
+    own, expected = interop.lift(fun)(x), fun
+    for i in range(order):
+        own = tape.gradients(own, x, create_graph=i + 1 < order)
+        expected = jax.grad(expected)
+    np.testing.assert_allclose(own.numpy(), expected(0.7), rtol=1e-4)
+
+
+def test_a_rule_may_keep_other_things_for_other_inputs_that_are_asked_for():
+    @jax.custom_vjp
+    def both(x, y):
+        return jnp.sin(x) * y, x * y
+
+    def forward(x, y):
+        out = both(x.value, y.value)
+        if x.perturbed and y.perturbed:
+            return out, {"x": x.value, "y": y.value}
+        return out, {"w": y.value, "x": x.value} if x.perturbed else {"y": y.value, "z": x.value}
+
+    def backward(kept, cts):
+        first, second = (0.0 if isinstance(ct, jax.custom_derivatives.SymbolicZero) else ct for ct in cts)
+        x, y = kept.get("x", kept.get("z")), kept.get("y", kept.get("w"))
+        return first * jnp.cos(x) * y + second * y, first * jnp.sin(x) + second * x
+
+    both.defvjp(forward, backward, symbolic_zeros=True)
+    args = tape.Variable(0.7), tape.Variable(1.3)
+    lifted = interop.lift(both)
+    expected = jax.jacobian(lambda x, y: jnp.stack([jnp.sin(x) * y, x * y]), argnums=(0, 1))(0.7, 1.3)
+    choices = [(0,), (0, 1), (1,), (0,), (1,), (0, 1), (0,)]
+    for inputs, outputs in zip(choices, [(0,), (0, 1), (1,), (1,), (0, 1), (1,), (0, 1)], strict=True):
+        results = lifted(*args)
+        own = tape.gradients([results[o] for o in outputs], [args[i] for i in inputs])
+        np.testing.assert_allclose([g.numpy() for g in own], [sum(expected[i][o] for o in outputs) for i in inputs], rtol=1e-5)
+
+
 def test_lift_second_order_and_control_flow():
     def f(x):
         return jax.lax.fori_loop(0, 3, lambda _, c: jnp.sin(c) * x, x).sum()
