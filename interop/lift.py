@@ -19,12 +19,13 @@ from tape.callables.matching import Latest, told_apart
 from tape.callables.snapshot import numbers_in
 from tape.callables.traces import TracedCall
 from tape.configuration import configuration
-from tape.errors import LostGradientError, TapeError, TapeTypeError, check_callable, wrap
+from tape.errors import TapeError, TapeTypeError, check_callable, wrap
+from tape.functions.reads import Lifted
 from tape.graph import boundary
 from tape.graph.constants import known_array
 from tape.graph.kinds import differentiable
-from tape.graph.scope import within
-from tape.graph.segment import Handle
+from tape.graph.scope import LOCAL, within
+from tape.graph.segment import Handle, is_variable
 from tape.ops.kernel import Op
 from tape.programs.program import look
 from tape.recording import record
@@ -211,6 +212,10 @@ class _Trace(NamedTuple):
     constants: list[Any]
 
     def record(self, variables: list[Any]) -> Any:
+        around = LOCAL.scope.trace
+        if around.guards:  # what this function was traced with, the one around is traced with
+            for variable, _ in self.applied.reads.values():
+                around.operand(variable)
         return self.op.record([*self.constants, *variables])
 
 
@@ -279,11 +284,9 @@ class _Applied:
         it = iter(arrays)
         filled = [next(it) if x is _DYNAMIC else x.value for x in self.template]
         args, kwargs = jax.tree.unflatten(self.tree, filled)
-        lifted = boundary.Lifted(self.name)
-        with within(trace=lifted):
+        lifted = Lifted(self.name)
+        with within(trace=lifted, forward=lifted, eager=True):  # so that it hears of each operand
             result = self.fun(*args, **kwargs)
-        self.reads.update((id(cell), (v, cell)) for v, cell in lifted.reads if not isinstance(cell[0], jaxapi.Tracer))
-        for x in jax.tree.leaves(result, is_leaf=lambda x: isinstance(x, Handle)):
-            if isinstance(x, Handle) and x._place.kind.requires_grad:
-                raise LostGradientError(boundary.capture_message(self.name, x))
-        return jax.tree.map(lambda x: look(x) if isinstance(x, Handle) else x, result, is_leaf=lambda x: isinstance(x, Handle))
+            results = jax.tree.map(lambda x: look(x) if isinstance(x, Handle) else x, result, is_leaf=is_variable)
+        self.reads.update((id(cell), (v, cell)) for v, cell in lifted.noted)
+        return results

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tape.errors import LostGradientError, TapeError
+from tape.graph import boundary
 from tape.graph.boxes import Cell
 from tape.graph.kinds import Kind, differentiable
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, LeafNode, Segment
 from tape.graph.trie import State
-from tape.graph.watcher import Watcher
+from tape.graph.watcher import NOBODY, Watcher
 from tape.graph.wengert import backwards
 from tape.rules import table
 
@@ -27,7 +28,7 @@ class Reads(Watcher):
     __slots__ = ("_entered", "_made", "_origins", "_serial", "_starts")
 
     def __init__(self) -> None:
-        outer = LOCAL.scope.forward
+        outer = self._outer()
         self._made: dict[int, Cell] = {}  # leaves, by the id of their cell
         self._origins: dict[int, tuple[Cell, Segment, int]] = {}  # results that enter other segments
         self._entered: dict[tuple[Segment, int], Cell] = {}  # what enters a segment forgets when it has run
@@ -38,6 +39,10 @@ class Reads(Watcher):
         if LOCAL.scope.staged:
             self._starts += [(s, s.state.n_slots, s.entered) for ref in LOCAL.scope.staged if (s := ref()) is not None]
         self._serial = next(Segment.serials)
+
+    def _outer(self) -> Watcher:
+        """Return whose forward this one is a part of."""
+        return LOCAL.scope.forward
 
     def make(self, cell: Cell) -> None:
         """Note a leaf that is made now."""
@@ -63,12 +68,19 @@ class Reads(Watcher):
         trace = LOCAL.scope.trace
         if trace.capturing:  # who traces may know them by other cells
             inputs = [*inputs, *map(trace.read, inputs)]
-        try:
-            self._check(name, inputs, outputs, exact=False)
-        except LostGradientError:  # unless it was read by ops through which no gradient flows
-            self._check(name, inputs, outputs, exact=True)
+        lost = self.lost(inputs, outputs)
+        if lost is not None:
+            raise LostGradientError(_message(name, *lost))
 
-    def _check(self, name: str, inputs: Sequence[Handle], outputs: Sequence[Handle], *, exact: bool) -> None:
+    def lost(self, inputs: Sequence[Handle], outputs: Sequence[Handle]) -> tuple[Kind, object, tuple[str, int] | None] | None:
+        """Return what else than the inputs and what is made here the outputs have gradients of: its kind, where it ends, who reads it."""
+        if self._lost(inputs, outputs, exact=False) is None:
+            return None
+        return self._lost(inputs, outputs, exact=True)  # unless it was read by ops through which no gradient flows
+
+    def _lost(
+        self, inputs: Sequence[Handle], outputs: Sequence[Handle], *, exact: bool
+    ) -> tuple[Kind, object, tuple[str, int] | None] | None:
         todo: dict[Segment, set[int]] = {}
         met: list[tuple[Cell | None, Kind, object, tuple[str, int] | None]] = []  # values with a gradient that come from elsewhere
         known: set[int] = set()
@@ -87,7 +99,7 @@ class Reads(Watcher):
                     continue
                 origin = self._origins.get(id(cell))
                 if origin is None:
-                    raise LostGradientError(_message(name, kind, source, where))
+                    return kind, source, where
                 known.add(id(cell))  # followed once, by however many paths it is met
                 todo.setdefault(origin[1], set()).add(origin[2])
             met.clear()
@@ -99,6 +111,7 @@ class Reads(Watcher):
                     if slot not in safe:
                         cell = self._entered.get((segment, slot)) or segment.cells.get(slot)
                         met.append((cell, segment.state.table[slot].kind, segment.origins.get(slot), where))
+        return None
 
     def _start(self, segment: Segment) -> tuple[int, dict[int, int]]:
         """Return the first slot of a segment that the forward recorded, and the slots of leaves before that by the ids of their cells."""
@@ -106,6 +119,51 @@ class Reads(Watcher):
             if known is segment:
                 return start, entered
         return (0 if segment.serial > self._serial else segment.state.n_slots), segment.entered
+
+
+class Lifted(Reads):
+    """A raw JAX function that is being traced: a Variable that requires grad and is none of its arguments would lose its gradient."""
+
+    __slots__ = ("_around", "_name", "noted")
+
+    guards = True
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._around = LOCAL.scope.forward
+        self.noted: list[tuple[Handle, Cell]] = []  # the Variables from around that it read, with their cells
+        super().__init__()
+
+    def _outer(self) -> Watcher:
+        return NOBODY  # what was made around this function is not its own
+
+    def read(self, variable: Handle, *, flows: bool = True) -> Handle:
+        """Note that the function reads a Variable, or refuse that; a sweep inside reads what has been read."""
+        lost = self.lost((), [variable]) if flows and not LOCAL.scope.unseen else None
+        if lost is not None:
+            called, what, _ = _described(*lost)
+            msg = (
+                f"lift: the function {self._name!r} captures a Variable{called} {what}, whose gradient would be lost; pass it as an "
+                "argument, or capture variable.detach()"
+            )
+            raise LostGradientError(msg)
+        return self.operand(variable)
+
+    def operand(self, variable: Handle) -> Handle:
+        """Note a Variable from around that an op reads; if the result has a gradient that would be lost, reading that is refused."""
+        if not (boundary.is_traced(variable) or boundary.made_inside(variable)):
+            self.noted.append((variable, variable._cell))
+        return variable
+
+    def make(self, cell: Cell) -> None:
+        """Note a leaf that is made now, and tell the forward around."""
+        super().make(cell)
+        self._around.make(cell)
+
+    def stand(self, cell: Cell, stand_in: Cell) -> None:
+        """Note that a callable knows a leaf by another cell, and tell the forward around."""
+        super().stand(cell, stand_in)
+        self._around.stand(cell, stand_in)
 
 
 def _sources(state: State, start: int, wanted: tuple[int, ...], *, exact: bool) -> tuple[tuple[int, tuple[str, int] | None], ...]:
@@ -152,13 +210,21 @@ def _flowing(step: State, reached: set[int], smooth: list[int]) -> list[int]:
 
 def _message(name: str, kind: Kind, source: object, where: tuple[str, int] | None) -> str:
     """Say which Variable a forward reads, and at which line, if that is known."""
-    variable = source.ref() if isinstance(source, LeafNode) else source
-    extra = getattr(variable, "_extra", None)
-    called = f" {extra.name!r}" if extra is not None and extra.name else ""
-    at = "" if where is None else f" at {where[0]}:{where[1]}"
-    what = "that requires grad" if kind.requires_grad else "whose own derivative was not recorded"
+    called, what, at = _described(kind, source, where)
     return (
-        f"{name}.forward reads a Variable{called} {what} (shape {kind.aval.shape}, dtype {kind.aval.dtype}){at} and is not given it, so "
+        f"{name}.forward reads a Variable{called} {what}{at} and is not given it, so "
         f"its gradient would be lost; pass it to {name}.apply as an argument and return its gradient from {name}.backward, or read "
         "variable.detach() in its place; of an argument that it updates in place, it is to make another Variable: x = x.at[i].set(y)"
+    )
+
+
+def _described(kind: Kind, source: object, where: tuple[str, int] | None) -> tuple[str, str, str]:
+    """Return the name of a Variable, what it is, and the line that reads it, for a message."""
+    variable = source.ref() if isinstance(source, LeafNode) else source
+    extra = getattr(variable, "_extra", None)
+    what = "that requires grad" if kind.requires_grad else "whose own derivative was not recorded"
+    return (
+        f" {extra.name!r}" if extra is not None and extra.name else "",
+        f"{what} (shape {kind.aval.shape}, dtype {kind.aval.dtype})",
+        "" if where is None else f" at {where[0]}:{where[1]}",
     )

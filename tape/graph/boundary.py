@@ -9,7 +9,7 @@ import jax
 
 from tape import jaxapi
 from tape.bounded import Bounded
-from tape.errors import LeakedTracerError, LostGradientError
+from tape.errors import LeakedTracerError
 from tape.graph.kinds import differentiable
 from tape.graph.scope import LOCAL, within
 from tape.graph.segment import Handle, Segment, extra_of
@@ -29,39 +29,10 @@ CUT = (
 )
 
 
-def capture_message(name: str, variable: Handle) -> str:
-    """Say which Variable a lifted function captured."""
-    aval = variable._place.kind.aval
-    called = f" {variable._extra.name!r}" if variable._extra is not None and variable._extra.name else ""
-    what = "that requires grad" if variable._place.kind.requires_grad else "with a gradient that was taken without recording"
-    return (
-        f"lift: the function {name!r} captures a Variable{called} {what} (shape {aval.shape}, dtype {aval.dtype}), whose gradient "
-        "would be lost; pass it as an argument, or capture variable.detach()"
-    )
-
-
-class Lifted(Watcher):
-    """A raw JAX function that is being traced: a Variable that requires grad and is none of its arguments would lose its gradient."""
-
-    __slots__ = ("_name", "reads")
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self.reads: list[tuple[Handle, Cell]] = []  # the constant Variables that it read, with their cells
-
-    def read(self, variable: Handle, *, flows: bool = True) -> Handle:
-        """Note that the function reads a Variable, or refuse that."""
-        kind = variable._place.kind
-        if flows and (kind.requires_grad or (kind.unrecorded and not is_traced(variable))):
-            raise LostGradientError(capture_message(self._name, variable))
-        self.reads.append((variable, variable._cell))
-        return variable
-
-
 def allowing_captures() -> within:
     """While a function of the tape runs inside a raw JAX function: Variables are looked at as usual."""
     trace = LOCAL.scope.trace
-    return within(trace=trace if trace.capturing else NOBODY)
+    return within(trace=trace if trace.capturing or trace.guards else NOBODY)
 
 
 class Caller(Watcher):

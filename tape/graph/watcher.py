@@ -25,6 +25,7 @@ class Watcher:
     # -- who traces -------------------------------------------------------------------------------------------------
 
     capturing: ClassVar[bool] = False  # ops on Variables are evaluated in the trace of a callable
+    guards: ClassVar[bool] = False  # it refuses Variables from around, also where a function of the tape inside of it reads them
     pends: ClassVar[bool] = False  # not one by one, but when somebody looks (tape.recording.staging)
     releases: ClassVar[bool] = True  # a sweep may release what it swept
 

@@ -143,8 +143,9 @@ def hold(variable: Handle, array: jax.Array, *, requires_grad: bool) -> None:
         kind = leaf_kind(array, requires_grad=requires_grad)
     else:  # there may be no more than a shape
         kind = kind_of(variable._place.kind.aval, requires_grad=requires_grad)
-    place = Place(-1, kind)
+    before, place = variable._cell, Place(-1, kind)
     variable._segment, variable._cell, variable._place = None, [array], place  # at once, for the threads that share it
+    LOCAL.scope.forward.stand(before, variable._cell)
 
 
 def _sever(segment: Segment, cut: frozenset[int]) -> None:

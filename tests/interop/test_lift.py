@@ -1,5 +1,6 @@
 """Raw JAX functions as ops of the tape."""
 
+import functools
 import itertools
 import sys
 
@@ -91,6 +92,73 @@ def test_lift_honours_custom_derivatives():
     x = tape.Variable(A)
     interop.lift(odd)(x).sum().backward()
     close(x.grad, np.full_like(A, 100.0))
+
+
+WITHIN = {
+    "at once": lambda fun, y: fun(y),
+    "a constant": lambda fun, y: y * fun(jnp.ones(())),
+    "scan": lambda fun, y: jax.lax.scan(lambda c, _: (c * y + fun(c), None), 0.1, None, length=3)[0],
+    "cond": lambda fun, y: jax.lax.cond(y > 0, fun, jnp.sin, y),
+    "vmap": lambda fun, y: jax.vmap(fun)(y * jnp.ones(2)).sum(),
+    "grad": lambda fun, y: jax.grad(fun)(y),
+    "lifted again": lambda fun, y: interop.lower(lambda v: interop.lift(fun)(v) * 2)(y),
+}
+
+
+@pytest.mark.parametrize("around", WITHIN.values(), ids=WITHIN)
+def test_what_a_lowered_function_captures_inside_of_a_lifted_one_is_not_lost(around):
+    """C3: the gradient of a captured Variable is not lost where a function of the tape is called by one of JAX that is an op."""
+    w, y = tape.Variable(A[0], name="w"), tape.Variable(0.5)
+
+    def inside(read):
+        return interop.lift(lambda y: around(interop.lower(lambda t: (read() * tnp.sin(t)).sum()), y))
+
+    for read in (lambda: w, lambda: w * 2, lambda: w.value):
+        with pytest.raises(tape.errors.LostGradientError, match="captures a Variable 'w' that requires grad"):
+            inside(read)(y)
+    lifted = inside(lambda: w.detach())
+    for _ in range(2):
+        raw = w.value
+        again = around is WITHIN["lifted again"]
+        fun = functools.partial((lambda f, y: 2 * f(y)) if again else around, lambda t, w=raw: (w * jnp.sin(t)).sum())
+        expected = jax.value_and_grad(fun)(0.5)
+        own = lifted(y)
+        np.testing.assert_allclose([own.item(), tape.gradients(own, y).item()], expected, rtol=1e-5)
+        with tape.no_grad():
+            w += 1.0  # which the function traced reads again
+
+
+def test_a_lowered_function_inside_of_a_lifted_one_has_variables_of_its_own():
+    def descended(y):
+        x = tape.Variable(A[0])
+        for _ in range(3):
+            x = x - 0.1 * tape.gradients(((x * y - 2) ** 2).sum(), x, create_graph=True)
+        return x.sum()
+
+    def reference(y):
+        x = A[0]
+        for _ in range(3):
+            x = x - 0.1 * jax.grad(lambda x: ((x * y - 2) ** 2).sum())(x)
+        return x.sum()
+
+    y = tape.Variable(0.5)
+    own = interop.lift(lambda y: interop.lower(descended)(y) * y)(y)
+    own.backward()
+    np.testing.assert_allclose([own.item(), y.grad.item()], jax.value_and_grad(lambda y: reference(y) * y)(0.5), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "fun",
+    [lambda c, y: (c * 2).value * y, lambda c, y: (c * 2 * y).value, lambda c, y: interop.lower(lambda t: c * 2 * t)(y)],
+    ids=["its value", "an op", "a lowered function"],
+)
+def test_a_captured_constant_that_changes_is_read_again_also_behind_an_op(fun):
+    c, y = tape.constant(2.0), tape.Variable(3.0)
+    lifted = interop.lift(lambda y: fun(c, y))
+    assert lifted(y).item() == 12
+    with tape.no_grad():
+        c += 1.0
+    assert lifted(y).item() == 18
 
 
 @pytest.mark.parametrize("order", [1, 2, 3])
