@@ -141,7 +141,7 @@ class Lifted(Reads):
         """Note that the function reads a Variable, or refuse that; a sweep inside reads what has been read."""
         lost = self.lost((), [variable]) if flows and not LOCAL.scope.unseen else None
         if lost is not None:
-            called, what, _ = _described(*lost)
+            called, what, _ = _described(*lost, unrecorded="with a gradient that was taken without recording")
             msg = (
                 f"lift: the function {self._name!r} captures a Variable{called} {what}, whose gradient would be lost; pass it as an "
                 "argument, or capture variable.detach()"
@@ -218,11 +218,13 @@ def _message(name: str, kind: Kind, source: object, where: tuple[str, int] | Non
     )
 
 
-def _described(kind: Kind, source: object, where: tuple[str, int] | None) -> tuple[str, str, str]:
+def _described(
+    kind: Kind, source: object, where: tuple[str, int] | None, *, unrecorded: str = "whose own derivative was not recorded"
+) -> tuple[str, str, str]:
     """Return the name of a Variable, what it is, and the line that reads it, for a message."""
     variable = source.ref() if isinstance(source, LeafNode) else source
     extra = getattr(variable, "_extra", None)
-    what = "that requires grad" if kind.requires_grad else "whose own derivative was not recorded"
+    what = "that requires grad" if kind.requires_grad else unrecorded
     return (
         f" {extra.name!r}" if extra is not None and extra.name else "",
         f"{what} (shape {kind.aval.shape}, dtype {kind.aval.dtype})",
