@@ -5996,7 +5996,7 @@ stepped(PyObject *jitted, PyObject *const *args, Py_ssize_t nargs, PyObject *kwn
 {
     Thread *thread = steps.lock == NULL || told.changes == NULL || runs.in_trace == NULL ? NULL : this_thread();
     if (thread == NULL || begin.segment == NULL || !unobserved(thread, told.trace) || !unobserved(thread, told.caller) ||
-        PyTuple_GET_ITEM(thread->scope, begin.observer) != Py_None) {
+        PyTuple_GET_ITEM(thread->scope, begin.observer) != Py_None || PyTuple_GET_ITEM(thread->scope, begin.notes) != Py_None) {
         return NULL;
     }
     PyObject *quick = PyObject_GetAttr(jitted, name_quick), *arrays = NULL, *variables = NULL, *made = NULL, *few[LEAVES + 1], **values = few;

@@ -21,6 +21,7 @@ from tape.configuration import sixty_four_bits
 from tape.errors import TapeTypeError
 from tape.graph import boundary, constants
 from tape.graph.kinds import GivenPlace, kind_of
+from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, LeafNode
 from tape.modes import enable_grad
 from tape.ops.kernel import Op
@@ -115,7 +116,10 @@ class Call:
                 return record.record(_ALIAS, (value,))
             if np.dtype(kind.aval.dtype) not in _FLOATING:
                 raise _not_differentiable(plain(value))
-            return _leaf(kind.aval, value._cell[0] if value._segment is None else look(value))
+            leaf = _leaf(kind.aval, value._cell[0] if value._segment is None else look(value))
+            if LOCAL.scope.notes is not None:
+                LOCAL.scope.notes.detached(value, leaf)
+            return leaf
         if isinstance(value, jax.Array):
             self._dtypes.append(None)
             if not jax.numpy.issubdtype(value.dtype, jax.numpy.inexact):

@@ -174,13 +174,13 @@ class Assignment:
         if self.again(variables, results):
             return
         arrays = [None if result is None else look(result) for result in results]
-        changed = [(variable, new) for variable, new in zip(variables, arrays, strict=True) if new is not None]
+        changed = [(variable, new, result) for variable, new, result in zip(variables, arrays, results, strict=True) if new is not None]
         fits = all(r is None or v._place.kind.aval == r._place.kind.aval for v, r in zip(variables, results, strict=True))
-        fitting = [(variable, variable._assignable(new)) for variable, new in changed]  # all of them, before the first is assigned
-        before = [(variable, variable._segment, variable._cell, variable._place) for variable, _ in fitting]
+        fitting = [(variable, variable._assignable(new), of) for variable, new, of in changed]  # all of them, before the first is assigned
+        before = [(variable, variable._segment, variable._cell, variable._place) for variable, _, _ in fitting]
         try:
-            for variable, value in fitting:
-                hold(variable, value, requires_grad=variable._place.kind.requires_grad)
+            for variable, value, of in fitting:
+                hold(variable, value, requires_grad=variable._place.kind.requires_grad, of=of)
         except BaseException:  # Ctrl-C
             for variable, segment, cell, place in before:
                 variable._segment, variable._cell, variable._place = segment, cell, place
@@ -190,7 +190,8 @@ class Assignment:
 
     def again(self, variables: Sequence[Variable], results: Sequence[Variable | None]) -> bool:
         """Assign what comes from the same program as the last time, without looking at shapes again; tell whether it was that."""
-        if LOCAL.scope.trace.capturing or _places(variables, results) != self._fitting:
+        scope = LOCAL.scope
+        if scope.trace.capturing or scope.notes is not None or _places(variables, results) != self._fitting:
             return False
         cells = [r._cell for r in results if r is not None]
         if any(cell[0] is None or isinstance(cell[0], Tracer) for cell in cells):  # nor may a value of a JAX transformation leave it so

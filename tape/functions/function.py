@@ -145,6 +145,8 @@ class Function:
             values = in_mode(mode, as_jax_function, ctx, inputs, tree)  # op hooks have seen the forward
         if True in ctx.needs_input_grad:
             values = _recorded(cls, ctx, inputs, outputs, values)
+        elif scope.notes is not None:
+            scope.notes.computed(cls.__name__, inputs, outputs)
         return values[0] if tree is ONE else jax.tree.unflatten(tree, values)
 
     @classmethod

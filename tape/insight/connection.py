@@ -8,7 +8,7 @@ from tape.insight import causes
 from tape.insight.causes import Cause
 from tape.insight.entries import Entry
 from tape.insight.listing import Tape
-from tape.insight.notes import Leaf, Place
+from tape.insight.parts import Leaf, Place
 from tape.insight.reading import Line, Reading
 from tape.sweeps.seeds import describe
 

@@ -21,7 +21,8 @@ from tape.graph.trees import leaves_of
 from tape.insight import text
 from tape.insight.drawing import cotangents, norms
 from tape.insight.entries import Entry, Value
-from tape.insight.notes import Lone, Notes, Record, Span
+from tape.insight.notes import Notes, Record
+from tape.insight.parts import Lone, Span
 from tape.insight.past import Past
 from tape.insight.picture import Picture, check_options
 from tape.insight.reading import Reading
@@ -264,7 +265,8 @@ class Tape(_Block, Shown):
     def function(self, inputs: object, outputs: object) -> Callable[..., Any]:
         """Return what was recorded between inputs and outputs as a pure function of JAX arrays.
 
-        The other leaves are constants, of the values that they had.  ``jax.jit``, ``jax.vmap`` and ``jax.grad`` take it; for them, too,
+        The other leaves are constants, of the values that they had, and so is what was computed of values that left the tape (``.value``,
+        ``float(v)``, NumPy, raw JAX).  ``jax.jit``, ``jax.vmap`` and ``jax.grad`` take it; for them, too,
         what was recorded under ``no_grad`` or cut off is a constant, and a ``tape.Function`` has its own ``backward``.  Hooks are not part
         of it.  What Python decided while it was recorded (branches, lengths of loops, shapes) is decided for good.
 
@@ -278,7 +280,8 @@ class Tape(_Block, Shown):
             them, or the tree of ``outputs``.
 
         Raises:
-            TapeValueError: an input or output is not on this tape, or had several values on it.
+            TapeValueError: an input or output is not on this tape, or had several values on it; or a ``tape.Function`` (or another library)
+                computed something of an input that an output depends on, and was not recorded.
             ReleasedTapeError: a value that it needs is gone.
 
         Example:

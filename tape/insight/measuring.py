@@ -18,7 +18,7 @@ from tape.insight.causes import Cause, norm
 from tape.insight.connection import Connection
 from tape.insight.entries import Entry, plain, turns_of
 from tape.insight.inside import Inside
-from tape.insight.notes import Place
+from tape.insight.parts import Place
 from tape.insight.replaying import UNKNOWN, Replay
 from tape.insight.runs import BackwardError, Runner
 from tape.sweeps.plan import FunctionOp

@@ -13,7 +13,7 @@ from tape.graph.segment import LeafNode, Segment, behind
 from tape.graph.trie import State
 from tape.graph.wengert import producers
 from tape.insight.names import Reached, reached
-from tape.insight.notes import entries_of
+from tape.insight.parts import entries_of
 from tape.programs.retention import leaf_slots, swept
 from tape.statistics import STATS, bytes_held
 from tape.terminal import Shown, aligned, clipped, counted, dressed, named, narrowed, painted, short_files, size

@@ -11,111 +11,22 @@ import contextlib
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from tape import jaxapi
 from tape.accounts.records import Line
-from tape.graph.kinds import Kind, is_scalar
+from tape.graph.kinds import is_scalar
 from tape.graph.lines import user_frame, user_line
 from tape.graph.scope import LOCAL, within
 from tape.graph.segment import LeafNode, Segment
 from tape.graph.trees import variables_in
 from tape.graph.trie import State
 from tape.insight.names import name_of
+from tape.insight.parts import Leaf, Lone, Mark, Part, Source, Span, nobody, unnamed
 from tape.programs.retention import leaf_slots
 from tape.recording import record
 from tape.sweeps.plan import Instruction
-
-
-def _nobody() -> None:
-    """Stand for a weak reference to what is not known."""
-
-
-@dataclass(slots=True, eq=False)
-class Leaf:
-    """A value that no entry on the tape made: what it is called, and its kind."""
-
-    kind: Kind
-    name: str | None = None
-    number: object = None  # of Python or NumPy, which stands in place of a name
-    variable: Callable[[], Any] = _nobody
-    value: Callable[[], Any] = _nobody  # weakly: another value of the same Variable is another leaf
-    cell: Any = None  # of a tape that keeps the values of leaves
-    behind: Source | None = None  # what it is the value of, if it was detached from that
-
-
-class Mark(NamedTuple):
-    """Which sweep wrote an entry, and for which one: the part it stands in, and its depth there."""
-
-    sweep: int
-    part: Part | None
-    depth: int | None
-
-
-@dataclass(slots=True, eq=False)
-class Part:
-    """What is noted of one segment; its entries go by their numbers in it, from 0."""
-
-    ref: Callable[[], Segment | None]
-    state: State
-    n_leaves: int
-    only: frozenset[int] | None = None  # if not all of the others do, the numbers of those that do
-    lines: dict[int, Line | None] = field(default_factory=dict)
-    inside: dict[int, str] = field(default_factory=dict)  # numbers of entries of a Function's forward -> its name
-    sources: dict[int, Source] = field(default_factory=dict)  # slots of leaves
-    marks: dict[int, Mark] = field(default_factory=dict)  # first slots of entries
-    functions: dict[int, Any] = field(default_factory=dict)  # first slots of a Function's entries -> its context, where leaves are kept
-
-    @classmethod
-    def of(cls, segment: Segment) -> Part:
-        """Return what is noted of a segment that is met."""
-        return cls(weakref.ref(segment), segment.state, len(segment.leaves))
-
-    @property
-    def steps(self) -> list[Any]:
-        """The entries of the segment, in order."""
-        return entries_of(self.state)
-
-
-@dataclass(slots=True, eq=False)
-class Lone:
-    """An entry that ran at once and left no segment behind."""
-
-    op: Any
-    inputs: list[Source]
-    kinds: list[Any]
-    line: Line | None
-    mode: int
-    mark: Mark | None
-
-
-Source = Leaf | tuple[Part | Lone, int]  # a result of another entry goes by its slot (or its number among the results)
-Place = tuple[int, int]  # id of a part, slot; id of a lone entry, number of the result; id of a leaf, -1
-
-
-def place_of(source: Source) -> Place:
-    """Return where a value comes from, by way of leaves that are results of other parts."""
-    if isinstance(source, Leaf):
-        return id(source), -1
-    whole, slot = source
-    further = None if isinstance(whole, Lone) else whole.sources.get(slot)
-    return (id(whole), slot) if further is None else place_of(further)
-
-
-def _unnamed(kind: Kind, cell: Any) -> Leaf:
-    """Return the leaf of a cell of which nobody knows whose it is."""
-    value = cell[0] if cell.__class__ is list else None
-    return Leaf(kind, number=value if is_scalar(value) else None)
-
-
-class Span(NamedTuple):
-    """Entries of a part that were recorded one after another: their numbers are ``begin`` to ``end - 1``."""
-
-    part: Part
-    begin: int
-    end: int
 
 
 class Record:
@@ -159,6 +70,12 @@ class Record:
             for slot in list(segment.origins) if segment.leaves else ():
                 if slot not in segment.state.cut:
                     part.sources[slot] = self._source(segment, slot, None)
+        return part
+
+    def _grown_part(self, segment: Segment) -> Part:
+        """Return what is noted of a segment from which something is read, with all that it has: that comes before what reads it."""
+        part = self._part(segment)
+        self.grown(part, segment)
         return part
 
     def new_part(self, segment: Segment) -> Part:
@@ -214,7 +131,11 @@ class Record:
             if variable is not None:
                 return self.leaf(variable)
         elif origin is not None:
-            return self._part(origin[0]), origin[1]
+            return self._grown_part(origin[0]), origin[1]
+        for known in list(self._leaves.values()):
+            variable = known.variable()
+            if variable is not None and variable._cell is cell:
+                return self.leaf(variable)
         for part in self.parts.values():
             other = part.ref()
             if other is None or other is segment:
@@ -224,14 +145,16 @@ class Record:
                     return part, at
             for at, there in zip(leaf_slots(other.state), other.leaves, strict=False):
                 if there is cell:
-                    return part.sources.setdefault(at, _unnamed(kind, cell))  # it may have entered before the tape was open
-        return _unnamed(kind, cell)
+                    return part.sources.setdefault(at, unnamed(kind, cell))  # it may have entered before the tape was open
+        return unnamed(kind, cell)
 
     def leaf(self, variable: Any) -> Leaf:
         """Return the leaf that a Variable is now."""
         known = self._leaves.get(id(variable))
+        if known is not None and known.variable() is not variable:  # that one is gone, and this one has its place in memory
+            known = None
         value = variable._cell[0] if variable._cell.__class__ is list else None
-        if known is not None and known.variable() is variable and (known.value() is value or known.value is _nobody):
+        if known is not None and (known.value() is value or known.value is nobody):
             return known
         kind, ref, name = variable._place.kind, weakref.ref(variable), variable.name
         if is_scalar(value) and known is None and not name:
@@ -242,11 +165,17 @@ class Record:
             leaf.value = weakref.ref(value)
         return leaf
 
+    def leaf_of(self, variable: Any) -> tuple[Leaf | None, Leaf]:
+        """Return the leaf that was known last of a Variable, and the one that it is now, which stays known even if it is a number."""
+        before, leaf = self._leaves.get(id(variable)), self.leaf(variable)
+        self._leaves[id(variable)] = leaf
+        return before, leaf
+
     def source(self, variable: Any) -> Source:
         """Return what an input is."""
         segment = variable._segment
         if segment is not None:
-            return self._part(segment), variable._place.slot  # of one that is met now, it was recorded before
+            return self._grown_part(segment), variable._place.slot  # of one that is met now, it was recorded before
         noted = self._made.get(id(variable))
         if noted is not None and noted[0]() is variable:
             return noted[1]
@@ -321,11 +250,30 @@ class Notes:
         if line is not None and self.records:
             segment.lines[slot] = line
 
+    def sources(self, variable: object) -> list[Source]:
+        """Return what a Variable is now, for :meth:`took`."""
+        return [one.source(variable) for one in self._concerned()]
+
+    def took(self, result: object, sources: Sequence[Source]) -> None:
+        """Note that a value was taken off the tape, or handed from one Variable to another, which is no entry."""
+        for one, source in zip(self._concerned(), sources, strict=True):
+            before, leaf = one.leaf_of(result)
+            if leaf is not before:  # otherwise it had that value already
+                leaf.behind = source
+
     def detached(self, variable: object, result: object) -> None:
-        """Note that a value was taken off the tape, which is no entry."""
-        for one in self._concerned():
-            leaf = one.leaf(result)
-            leaf.behind = one.source(variable)
+        """Note that the value of one Variable became that of another."""
+        self.took(result, self.sources(variable))
+
+    def computed(self, name: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """Note what a function computed of Variables that may have looked at their values, where it is not recorded."""
+        given = {id(v._cell) for v in inputs}
+        for v in outputs:
+            if v._segment is None and id(v._cell) not in given:
+                for one in self._concerned():
+                    before, leaf = one.leaf_of(v)
+                    if leaf is not before and leaf.behind is None:
+                        leaf.outside = name, [one.source(x) for x in inputs]
 
     def begin_sweep(self) -> None:
         """Note that a sweep begins."""
@@ -361,11 +309,6 @@ class Notes:
         part = one.new_part(target)
         for slot in slots:
             part.marks.setdefault(slot, Mark(len(one.sweeps), origin, depth))
-
-
-def entries_of(state: State) -> list[Any]:
-    """Return the entries of a structure, in order."""
-    return [step for step in state.path() if step.kernel is not None]
 
 
 def entry_of(segment: Segment, results: Sequence[Any]) -> State:

@@ -13,7 +13,7 @@ from tape.graph.segment import Handle, LeafNode, Segment, WayBack
 from tape.graph.trie import SWEEP, State
 from tape.graph.wengert import needed
 from tape.insight.names import walk
-from tape.insight.notes import Leaf, Mark, Part, Span
+from tape.insight.parts import Leaf, Mark, Part, Span
 from tape.ops.kernel import Kernel, Op
 from tape.programs.retention import leaf_slots
 from tape.statistics import STATS

@@ -19,7 +19,8 @@ from tape.graph.scope import LOCAL, set_scope
 from tape.graph.segment import LeafNode, Segment
 from tape.graph.trees import variables_in
 from tape.graph.trie import State
-from tape.insight.notes import Notes, depth_of, entries_of, entries_since, entry_of, segment_of
+from tape.insight.notes import Notes, depth_of, entries_since, entry_of, segment_of
+from tape.insight.parts import entries_of
 from tape.sweeps.plan import Instruction
 
 _QUIET = 3  # runs in a row whose lines are known, and no more are noted

@@ -11,7 +11,7 @@ from tape.graph.kinds import Kind
 from tape.graph.segment import LeafNode
 from tape.graph.trie import CONSTANT, SWEEP, State
 from tape.insight.entries import Entry, Value
-from tape.insight.notes import Leaf, Lone, Mark, Part, Place, Source, Span, place_of
+from tape.insight.parts import Leaf, Lone, Mark, Part, Place, Source, Span, place_of
 
 
 class Line(NamedTuple):
@@ -76,11 +76,30 @@ class Reading:
         return places
 
     def dependents(self, places: Iterable[Place]) -> set[Place]:
-        """Return places, and those of all that depends on them."""
+        """Return places, and those of all that depends on them, also by values that were taken off the tape."""
         dependents = set(places)
+        taken: dict[Place, list[Source]] = {}
+        for key, leaf in self.leaf_by_id.items():
+            if leaf.behind is not None or leaf.outside is not None:
+                taken[key, -1] = [leaf.behind] if leaf.outside is None else leaf.outside[1]  # type: ignore[list-item]
+
+        def depends(place: Place) -> bool:
+            waiting, met = [place], {place}
+            while waiting:
+                at = waiting.pop()
+                if at in dependents:
+                    dependents.add(place)
+                    return True
+                further = {place_of(source) for source in taken.get(at, ())} - met
+                waiting += further
+                met |= further
+            return False
+
         for line in self.lines:
-            if line is not None and not dependents.isdisjoint(line.reads):
+            if line is not None and any(map(depends, line.reads)):
                 dependents.update(line.gives)
+        for place in taken:
+            depends(place)
         return dependents
 
     @functools.cached_property
@@ -177,6 +196,15 @@ class Reading:
             return self._made.get((id(whole), slot)) or self._leaf(source)
         return self._value(whole, slot)
 
+    def _met(self, leaf: Leaf) -> None:
+        """Take note of a leaf, and of those that its value comes from."""
+        waiting: list[Source | None] = [leaf]
+        while waiting:
+            one = waiting.pop()
+            if isinstance(one, Leaf) and id(one) not in self.leaf_by_id:
+                self.leaf_by_id[id(one)] = one
+                waiting += [one.behind] if one.outside is None else one.outside[1]
+
     def _leaf(self, source: Source) -> Value:
         """Return what is not made on the tape."""
         key = source if isinstance(source, Leaf) else (id(source[0]), source[1])
@@ -185,7 +213,7 @@ class Reading:
             return known
         if isinstance(source, Leaf):
             kind, number = source.kind, source.number
-            self.leaf_by_id[id(source)] = source
+            self._met(source)
             name = source.name or getattr(source.variable(), "name", None)
             if number is not None:
                 value = self._known[key] = Value.of(kind, _written(number))

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from tape.errors import ReleasedTapeError, TapeTypeError, TapeValueError
 from tape.graph import boundary
 from tape.graph.segment import Handle
-from tape.insight.notes import Leaf, Lone, Part, Place, place_of
+from tape.insight.parts import Leaf, Lone, Part, Place, place_of
 from tape.insight.reading import Line, Reading
 from tape.insight.runs import FunctionRun, Runner
 from tape.programs.program import look, run_pending
@@ -83,7 +83,21 @@ class Replay:
             if place in known or place in self.constants:
                 continue
             leaf = self._reading.leaf_by_id.get(place[0])
+            if leaf is not None and leaf.outside is not None:
+                dependent = self._reading.dependents(known) if dependent is None else dependent
+                if place in dependent:
+                    msg = (
+                        f"function: {leaf.outside[0]} computed a value of the inputs that the outputs depend on, and not by ops of the "
+                        "tape, while no gradient was recorded (no_grad(), or inputs that do not require grad), so that it would stay "
+                        f"what it was; call it where it is recorded, or leave out of the inputs what it depends on"
+                    )
+                    raise TapeValueError(msg)
             if leaf is not None and leaf.behind is not None:
+                dependent = self._reading.dependents(known) if dependent is None else dependent
+                value = UNKNOWN if self._present or place in dependent else self._found(place)
+                if value is not UNKNOWN:
+                    self.constants[place] = value
+                    continue
                 self._stopped[place] = place_of(leaf.behind)
                 waiting.append(self._stopped[place])
                 continue
@@ -109,15 +123,20 @@ class Replay:
         self.numbers = sorted(between)
         self.steps += [(between[number], self._call(between[number])) for number in self.numbers]
 
-    def _constant(self, place: Place) -> Any:
-        """Return the value of a leaf that is no input."""
+    def _found(self, place: Place) -> Any:
+        """Return the value of a leaf, or UNKNOWN where it is gone."""
         leaf = self._reading.leaf_by_id.get(place[0])
         if leaf is not None and leaf.number is not None:
             return leaf.number
-        for cell in self._cells(place, leaf):
-            if cell.__class__ is list and cell[0] is not None:
-                return cell[0]
+        return next((cell[0] for cell in self._cells(place, leaf) if cell.__class__ is list and cell[0] is not None), UNKNOWN)
+
+    def _constant(self, place: Place) -> Any:
+        """Return the value of a leaf that is no input."""
+        value = self._found(place)
+        if value is not UNKNOWN:
+            return value
         if self._present:
+            leaf = self._reading.leaf_by_id.get(place[0])
             variable = None if leaf is None else leaf.variable()
             return UNKNOWN if variable is None else look(variable)
         msg = (

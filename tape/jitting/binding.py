@@ -23,14 +23,17 @@ from tape.configuration import configuration
 from tape.errors import ExecutionError
 from tape.graph.kinds import Place, kind_of
 from tape.graph.meters import METERS, measured
-from tape.graph.scope import LOCAL
+from tape.graph.scope import LOCAL, within
 from tape.graph.segment import Extra, Handle, LeafNode, extra_of, is_leaf
+from tape.graph.trees import variables_in
+from tape.graph.trie import CONSTANT
 from tape.hooking.handles import CHANGES as HOOKS
-from tape.jaxapi import Tracer
+from tape.jaxapi import Tracer, in_trace
 from tape.jitting.outcome import ARRAY, GRADIENT, MADE, ONE, SAME, Made, Slot, Tree
 from tape.jitting.places import KeptArray
 from tape.jitting.tracing import TracedStep, hooks_of
 from tape.mirrored.detachment import detach
+from tape.ops.kernel import Kernel
 from tape.ops.running import Waiting, fails_late
 from tape.programs.devices import settled, there_are_several
 from tape.programs.program import look, run_pending
@@ -220,6 +223,8 @@ class Binding(layout.Bound):
         """Run the step on ``inputs`` (or record it, where gradients flow through it) and return its result."""
         if self.step.kernel is not None:
             return self._record(arrays, given)
+        if LOCAL.scope.notes is not None and LOCAL.scope.notes.records and not in_trace():
+            return self._note(arrays, given)
         if self._donated and any(self._shared(inputs)):
             inputs = self.complete(inputs, arrays, given)
             shared = self._shared(inputs)
@@ -300,6 +305,25 @@ class Binding(layout.Bound):
         if segment is not None:
             run_pending(segment, "jit")
         return self._deliver([look(v) for v in recorded], recorded)
+
+    def _note(self, arrays: Sequence[Any], given: Sequence[Handle]) -> object:
+        """Run a step through which no gradients flow as an entry, for tapes that are open, and tell these what it leaves."""
+        step, notes = self.step, LOCAL.scope.notes
+        kernel = Kernel(step.name, step.jaxpr, jax.tree.structure([0] * len(step.jaxpr.out_avals)))
+        sources = [*[given[i] for i in self._read], *self._values, *[e.grad for e in self._grads]]
+        with within(mode=CONSTANT, observer=None):  # op hooks saw what is in it
+            recorded = record.record(kernel, [*map(record.operand, arrays), *sources])
+        results = [look(v) for v in recorded]
+        with STATE:
+            returned = self._deliver(results)
+        places = [s.holder.place.at_key(s.key) for s in self.slots]
+        left = [*variables_in((returned, places)), *[v for v, *_ in self._written], *[v for v, _ in self._joined]]
+        left += [extra.grad for extra, *_ in self._accumulated]
+        made = {id(x): v for x, v in zip(results, recorded, strict=True)}
+        for v in left:
+            if v._segment is None and id(v._cell[0]) in made:
+                notes.detached(made[id(v._cell[0])], v)
+        return returned
 
     def _passed(self, new: Made, result: Any) -> object:
         """Return a Variable through which no gradient flows, of a step that was recorded: still pending where it can be."""

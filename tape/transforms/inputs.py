@@ -100,8 +100,7 @@ class Call:
             if self._allow_int and not differentiable(value._place.kind.aval):
                 return value
             self._unrecorded = self._unrecorded or bool(value._place.kind.unrecorded)
-            value = look(value)
-        array = as_array(self.name, value)
+        array = as_array(self.name, look(value) if isinstance(value, Handle) else value)
         if not differentiable(array):
             if self._allow_int:
                 return record.leaf(array)
@@ -110,7 +109,10 @@ class Call:
                 "complex dtype: convert it, or leave it out of argnums"
             )
             raise TapeTypeError(msg)
-        return record.leaf(array, requires_grad=True)
+        leaf = record.leaf(array, requires_grad=True)
+        if LOCAL.scope.notes is not None and isinstance(value, Handle):
+            LOCAL.scope.notes.detached(value, leaf)
+        return leaf
 
     def _depends_on_others(self) -> bool:
         """Tell whether an output depends on a Variable that requires grad and is not one of the inputs."""

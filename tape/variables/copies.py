@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from tape.errors import TapeValueError
 from tape.graph import boundary
 from tape.graph.kinds import Place, kind_of, leaf_kind
+from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, Segment, extra_of, outside
 from tape.programs.program import taken
 from tape.sweeps.seeds import describe
@@ -28,6 +29,7 @@ def shallow_copy(variable: Any) -> Any:
         vars(copied).update(vars(variable))
     if variable._segment is None:
         boundary.made(copied)
+        _noted(variable, copied)
     return copied
 
 
@@ -35,6 +37,7 @@ def deep_copy(variable: Any, memo: dict[int, Any]) -> Any:
     """Return what ``copy.deepcopy`` does."""
     _refuse_past(variable, "deepcopy", "copy.deepcopy(x.detach())")
     copied = memo[id(variable)] = _leaf(type(variable), taken(variable), outside(variable._place, variable._segment), variable.name)
+    _noted(variable, copied)
     if hasattr(variable, "__dict__"):
         vars(copied).update(copy.deepcopy(vars(variable), memo))
     gradient = _own_gradient(variable)
@@ -87,6 +90,12 @@ def _leaf(made: type, value: jax.Array, place: Place, name: str | None) -> Any:
     if name is not None:
         extra_of(leaf).name = name
     return leaf
+
+
+def _noted(variable: Any, copied: Any) -> None:
+    """Have the tapes that are open know whose value a copy has."""
+    if LOCAL.scope.notes is not None:
+        LOCAL.scope.notes.detached(variable, copied)
 
 
 def _refuse_past(variable: Any, what: str, repair: str) -> None:

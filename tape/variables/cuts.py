@@ -116,7 +116,7 @@ def _make_leaf(variable: Handle, segment: Segment) -> None:
         value = look(variable)
         if isinstance(value, jaxapi.Tracer):  # which a JAX transformation would differentiate on
             value = jax.lax.stop_gradient(value)
-        hold(variable, value, requires_grad=True)
+        hold(variable, value, requires_grad=True, of=variable)
         boundary.made(variable)
     _release(segment)
 
@@ -133,8 +133,10 @@ def made_constant(variable: Handle) -> bool:
     return True
 
 
-def hold(variable: Handle, array: jax.Array, *, requires_grad: bool) -> None:
-    """Have the handle be a leaf that holds ``array``."""
+def hold(variable: Handle, array: jax.Array, *, requires_grad: bool, of: object = None) -> None:
+    """Have the handle be a leaf that holds ``array``, which is the value ``of`` a Variable."""
+    notes = LOCAL.scope.notes if isinstance(of, Handle) else None
+    sources = () if notes is None else notes.sources(of)
     sharding = variable._place.kind.sharding
     if requires_grad and sharding is not None and isinstance(array, jaxapi.Tracer):  # a step that is traced leaves it as it lies
         array = jax.lax.with_sharding_constraint(array, sharding)
@@ -146,6 +148,8 @@ def hold(variable: Handle, array: jax.Array, *, requires_grad: bool) -> None:
     before, place = variable._cell, Place(-1, kind)
     variable._segment, variable._cell, variable._place = None, [array], place  # at once, for the threads that share it
     LOCAL.scope.forward.stand(before, variable._cell)
+    if notes is not None:
+        notes.took(variable, sources)
 
 
 def _sever(segment: Segment, cut: frozenset[int]) -> None:

@@ -166,7 +166,7 @@ def store(what: str, v: Handle, result: Handle) -> None:
     if v._segment is not None or not v._place.kind.requires_grad:
         _rebind(v, result)
     elif not made_leaf(v, result):
-        hold(v, look(result), requires_grad=True)
+        hold(v, look(result), requires_grad=True, of=result)
 
 
 overwritten = layout.chosen("overwritten")  # what :func:`store` does of an augmented assignment, in the common case

@@ -102,6 +102,8 @@ class Variable(Placed):
         boundary.made(self)
         if name is not None:
             self.name = name
+        if LOCAL.scope.notes is not None and isinstance(value, Handle):
+            LOCAL.scope.notes.detached(value, self)
 
     @property
     def requires_grad(self) -> bool:
@@ -159,7 +161,7 @@ class Variable(Placed):
     def value(self, value: object) -> None:
         array = self._assignable(value)
         boundary.note_origin(self)
-        cuts.hold(self, array, requires_grad=self._place.kind.requires_grad)
+        cuts.hold(self, array, requires_grad=self._place.kind.requires_grad, of=value)
 
     def _assignable(self, value: object) -> jax.Array:
         """Return what may be assigned to ``value``, as an array."""
@@ -255,7 +257,7 @@ class Variable(Placed):
         LOCAL.scope.trace.write(self)
         boundary.note_origin(self)
         if not (made_leaf(self) if requires_grad else cuts.made_constant(self)):
-            cuts.hold(self, look(self), requires_grad=requires_grad)
+            cuts.hold(self, look(self), requires_grad=requires_grad, of=self)
             boundary.made(self)
         return self
 

@@ -1,12 +1,17 @@
 """``Tape.function``: what was recorded, as a function of JAX arrays with the derivative that was recorded."""
 
+import contextlib
+import copy
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import interop
 import tape
+import tape.extend
 import tape.lax
 import tape.numpy as tnp
 
@@ -211,3 +216,143 @@ def test_the_sum_of_what_two_segments_give_comes_before_what_reads_it(how):
     assert [e.op for e in t][-2:] == ["add_any", "multiply"]
     assert str(t[-1].inputs[0]) == f"%{len(t) - 2}"
     same(t.function(x, z)(A + 1), 12 * (A + 1))
+
+
+class Outside(tape.Function):
+    """A function of the tape that NumPy computes."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return tape.constant(np.sin(np.asarray(x.detach().numpy())))
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved
+        return g * tnp.cos(x)
+
+
+def _assigned(x):
+    v = tape.Variable(np.zeros(3, np.float32))
+    v.value = (x * x).detach()
+    return v * x
+
+
+def _stepped(x):
+    state = {"v": tape.Variable(np.zeros(3, np.float32), requires_grad=False)}
+
+    @tape.jit
+    def step(x):
+        state["v"].value = x * x
+        return state["v"] + 1
+
+    return step(x.detach()) * state["v"] * x
+
+
+def _restepped(x):
+    step = tape.jit(lambda x: x * x)
+    return step(step(x.detach()) * 2) * x
+
+
+def _steps_on_arrays(x):
+    step = tape.jit(lambda v, a: (v * a, a + 1))
+    y, z = step(x.detach(), jnp.asarray(A))
+    return y * x + z
+
+
+def _captured(x):
+    w = (x * x).detach()
+    step = tape.jit(lambda: w * 2)
+    return step() * x
+
+
+def _gradient_of_a_step(x):
+    step = tape.jit(lambda x: tape.grad(lambda v: (v**3).sum())(x))
+    return step(x.detach()) * x
+
+
+HANDED_ON = {
+    "a step": lambda x: tape.jit(lambda v: v * v)(x.detach()) * x,
+    "a step without recording": lambda x: tape.no_grad()(tape.jit(lambda v: v * v))(x) * x,
+    "two steps": _restepped,
+    "a step that reads": _captured,
+    "a step that assigns": _stepped,
+    "a step with arrays": _steps_on_arrays,
+    "a step with a gradient": _gradient_of_a_step,
+    "grad": lambda x: tape.grad(lambda v: (v**3).sum())(x.detach()) * x,
+    "hessian": lambda x: tape.hessian(lambda v: (v**3).sum())(x.detach()) @ x,
+    "jvp": lambda x: tape.jvp(lambda v: v**3, (x.detach(),), (x.detach(),))[1] * x,
+    "vjp": lambda x: tape.vjp(lambda v: v**3, x)[1](x.detach())[0] * x,
+    "a seed": lambda x: tape.gradients(x**3, x, x.detach(), create_graph=True) * x,
+    "a Variable": lambda x: tape.Variable(x * x) * x,
+    "a constant": lambda x: tape.constant(x.detach()) * x,
+    "a number": lambda x: tape.constant((x * x).sum()) * x,
+    "a copy": lambda x: copy.copy((x * x).detach()) * copy.copy(x.detach()) * x,
+    "a deep copy": lambda x: copy.deepcopy((x * x).detach()) * copy.deepcopy(x.detach()) * x,
+    "an assignment": _assigned,
+}
+
+
+@pytest.mark.parametrize("name", HANDED_ON)
+def test_values_that_are_handed_on_without_recording_are_followed(name):
+    make = HANDED_ON[name]
+    for x in (tape.Variable(A), tape.Variable(A * 2)):  # a step that is traced, and one that is known
+        with tape.Tape(keep=True) as t:
+            y = make(x)
+        f = t.function(x, y)
+        same(f(A), make(tape.Variable(A)), 1e-5)
+        same(jax.jit(f)(A + 3), make(tape.Variable(A + 3)), 1e-5)
+    tangent = tape.jvp(make, (tape.Variable(A + 3),), (tape.constant(np.ones(3, np.float32)),))[1]
+    same(jax.jvp(f, (A + 3,), (np.ones(3, np.float32),))[1], tangent, 1e-5)
+
+
+def _trained(x, steps, tape_of=contextlib.nullcontext):
+    w = tape.Variable(np.ones(3, np.float32))
+    optimizer = interop.optax.Optimizer([w], optax.sgd(0.1))
+    with tape_of() as t:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            ((w * x) ** 2).sum().backward(inputs=[w])
+            optimizer.step()
+        return t, w * x
+
+
+def test_updates_of_an_optimizer_are_followed():
+    x = tape.Variable(A)
+    t, y = _trained(x, 3, lambda: tape.Tape(keep=True))
+    same(t.function(x, y)(A + 1), _trained(tape.Variable(A + 1), 3)[1], 1e-5)
+    t, y = _trained(x, 3, tape.Tape)
+    with pytest.raises(tape.errors.ReleasedTapeError, match="keep=True"):
+        t.function(x, y)
+
+
+def test_what_a_step_computes_of_something_else_is_a_constant():
+    x, c = tape.Variable(A), tape.constant(A)
+    with tape.Tape() as t:
+        once = tape.jit(lambda c: c * 2)(c)
+        y = tape.jit(lambda c: c + 1)(once) * x
+        del once
+    same(t.function(x, y)(A), (2 * A + 1) * A)
+
+
+def test_a_function_that_computes_outside_of_the_tape_is_not_taken_for_a_constant():
+    x, c = tape.Variable(A), tape.constant(A)
+    with tape.Tape() as t:
+        with tape.no_grad():
+            y = Outside.apply(x * 2.0) * 3.0
+        z, constant = y * x, Outside.apply(c) * x
+        recorded = Outside.apply(x) * x
+    with pytest.raises(tape.errors.TapeValueError, match=r"Outside computed a value of the inputs .* not by ops"):
+        t.function(x, z)
+    same(t.function(x, constant)(A + 1), np.sin(A) * (A + 1))
+    with pytest.raises(tape.errors.ConcretizationError):  # NumPy's cannot be traced
+        jax.jit(t.function(x, recorded))(A)
+
+
+def test_a_mean_that_a_module_has_kept_is_computed_before_what_reads_it():
+    x, mean = tape.Variable(A), tape.constant(np.zeros(3, np.float32))
+    with tape.Tape(keep=True) as t:
+        tape.extend.replace(mean, mean * 0.5 + x * x)
+        same(mean.numpy(), A * A)  # it stands on another segment than what reads it
+        y = mean * x
+    same(t.function(x, y)(A + 1), (A + 1) ** 3, 1e-5)
