@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from interop.autograd import trees
+from interop.autograd.arguments import Arguments, holds_variables
 from interop.autograd.lowering import holds_tracers, lowered, with_variables
 from interop.autograd.tracing import plain, scope
 from interop.autograd.trees import is_variable
@@ -48,58 +49,9 @@ def getval(x: Any) -> Any:
     return trees.map_leaves(plain, x) if holds_variables(x) else x
 
 
-def holds_variables(x: Any) -> bool:
-    """Tell whether something is a Variable, or a container with one in it."""
-    if is_variable(x):
-        return True
-    if isinstance(x, dict):
-        return any(map(holds_variables, x.values()))
-    return isinstance(x, (tuple, list)) and any(map(holds_variables, x))
-
-
 def _no_rule(name: str, give: str, places: Iterable[int]) -> str:
     """Return the message for a primitive that is differentiated by arguments for which nobody gave a rule."""
     return f"{name}: there is no rule for its derivative by argument {', '.join(map(str, places))}; give one with {give}"
-
-
-class _Arguments:
-    """The arguments of one call: a template, and the Variables in it."""
-
-    __slots__ = ("args", "kwargs", "places", "trees", "variables")
-
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.args = args
-        self.kwargs = kwargs
-        self.places: list[int] = []  # of the arguments that hold Variables
-        self.trees: list[tuple[Any, list[Any]]] = []  # their structures and leaves; None where a Variable was
-        self.variables: list[Any] = []
-        for i, x in enumerate(args):
-            if not holds_variables(x):
-                continue
-            leaves, tree = trees.flatten(x)
-            self.places.append(i)
-            self.trees.append((tree, [None if is_variable(leaf) else leaf for leaf in leaves]))
-            self.variables += [leaf for leaf in leaves if is_variable(leaf)]
-        self.args = tuple([None if i in self.places else x for i, x in enumerate(args)])
-
-    def filled(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the positional arguments with these values in the places of the Variables."""
-        it = iter(values)
-        filled = list(self.args)
-        for i, (tree, leaves) in zip(self.places, self.trees, strict=True):
-            filled[i] = trees.unflatten(tree, [next(it) if leaf is None else leaf for leaf in leaves])
-        return tuple(filled)
-
-    def taken(self, gradients: Sequence[Any]) -> list[Any]:
-        """Return what stands in the places of the Variables, of one tree per argument that holds some (None: nothing flows)."""
-        taken: list[Any] = []
-        for (tree, leaves), given in zip(self.trees, gradients, strict=True):
-            if given is None:
-                taken += [None for leaf in leaves if leaf is None]
-                continue
-            values = trees.leaves_like(tree, given)
-            taken += [value for leaf, value in zip(leaves, values, strict=True) if leaf is None]
-        return taken
 
 
 def _constant(x: Any) -> Any:
@@ -113,7 +65,7 @@ class _Call:
 
     __slots__ = ("arguments", "function", "name", "tree")
 
-    def __init__(self, function: Any, name: str, arguments: _Arguments) -> None:
+    def __init__(self, function: Any, name: str, arguments: Arguments) -> None:
         self.function = function
         self.name = name
         self.arguments = arguments
@@ -121,7 +73,8 @@ class _Call:
 
     def run(self, values: Sequence[Any]) -> list[Any]:
         """Run the body on plain values; return its answer's leaves as constants."""
-        answer = self.function.fun(*self.arguments.filled(values), **self.arguments.kwargs)
+        args, kwargs = self.arguments.filled(values)
+        answer = self.function.fun(*args, **kwargs)
         leaves, self.tree = trees.flatten(answer)
         return [_constant(x) for x in leaves]
 
@@ -131,6 +84,10 @@ class _Primitive(Function):
 
     @staticmethod
     def forward(ctx: Any, call: _Call, *variables: Any) -> Any:
+        keywords = call.arguments.keywords
+        for k, needed in zip(keywords, ctx.needs_input_grad[len(variables) - len(keywords) :], strict=True):
+            if needed:  # JAX says so
+                raise _differentiated(call.name, k)
         outputs = call.run([plain(v) for v in variables])
         ctx.call = call
         ctx.set_materialize_grads(True)
@@ -146,8 +103,8 @@ class _Primitive(Function):
                 return _returned([np.zeros(v.shape, v.dtype) for v in ctx.saved[0]], ctx)  # of seeds that are zeros, for a jvp
             msg = _no_rule(call.name, "defvjp", call.arguments.places)
             raise TapeNotImplementedError(msg)
-        args, answer, wrap = _seen(ctx, call)
-        rule = vjpmaker(tuple(call.arguments.places), answer, args, call.arguments.kwargs)
+        args, kwargs, answer, wrap = _seen(ctx, call)
+        rule = vjpmaker(tuple(call.arguments.places), answer, args, kwargs)
         gradients = rule(trees.unflatten(call.tree, [wrap(ct) for ct in cotangents]))
         return _returned(call.arguments.taken(tuple(gradients)), ctx)
 
@@ -155,24 +112,24 @@ class _Primitive(Function):
     def push(ctx: Any, *tangents: Any) -> Any:
         """Call the user's jvp, where there is one."""
         call: _Call = ctx.call
-        args, answer, wrap = _seen(ctx, call)
+        args, kwargs, answer, wrap = _seen(ctx, call)
         arguments = call.arguments
         it = iter([wrap(t) for t in tangents])
         given = [trees.unflatten(tree, [next(it) if leaf is None else leaf for leaf in leaves]) for tree, leaves in arguments.trees]
-        pushed = primitive_jvps[call.function](tuple(arguments.places), tuple(given), answer, args, arguments.kwargs)
+        pushed = primitive_jvps[call.function](tuple(arguments.places), tuple(given), answer, args, kwargs)
         leaves = trees.leaves_like(call.tree, pushed)
         outputs = ctx.saved[1]
         return [_of_shape(x, v) for x, v in zip(leaves, outputs, strict=True)]
 
 
-def _seen(ctx: Any, call: _Call) -> tuple[tuple[Any, ...], Any, Callable[[Any], Any]]:
+def _seen(ctx: Any, call: _Call) -> tuple[tuple[Any, ...], dict[str, Any], Any, Callable[[Any], Any]]:
     """Return a call's arguments and its answer as a rule is to see them, and what makes of a (co)tangent what it is to see."""
     again = LOCAL.scope.mode == RECORD
     linear = ctx._call is not None and ctx._call.linear
     show: Callable[[Any], Any] = _same if again and not linear else plain
     variables, outputs = ctx.saved
-    args = call.arguments.filled([show(v) for v in variables])
-    return args, trees.unflatten(call.tree, [show(v) for v in outputs]), _same if again else plain
+    args, kwargs = call.arguments.filled([show(v) for v in variables])
+    return args, kwargs, trees.unflatten(call.tree, [show(v) for v in outputs]), _same if again else plain
 
 
 def _same(x: Any) -> Any:
@@ -227,10 +184,11 @@ def primitive(f_raw: Callable[..., Any]) -> Any:
             return lowered(f_wrapped, args, kwargs) if traced else f_raw(*args, **getval(kwargs))
         if traced:
             args = with_variables(args)
-        arguments = _Arguments(args, {k: getval(v) for k, v in kwargs.items()})
+        arguments = Arguments(args, {k: getval(v) for k, v in kwargs.items()})
         differentiated = LOCAL.scope.mode == RECORD and any(v._place.kind.requires_grad for v in arguments.variables)
         if not differentiated or f_wrapped in _NO_TRACE:
-            return f_raw(*arguments.filled([plain(v) for v in arguments.variables]), **arguments.kwargs)
+            args, kwargs = arguments.filled([plain(v) for v in arguments.variables])
+            return f_raw(*args, **kwargs)
         if f_wrapped not in primitive_vjps and f_wrapped not in primitive_jvps:
             msg = _no_rule(name, "defvjp", arguments.places)
             raise TapeNotImplementedError(msg)
@@ -250,8 +208,11 @@ def _check_keywords(name: str, kwargs: dict[str, Any]) -> None:
     """Refuse what is differentiated among the arguments by name: rules are for positions, and its gradient would be lost."""
     for k, x in kwargs.items():
         if any(is_variable(v) and v._place.kind.requires_grad for v in trees.flatten(x)[0]):
-            msg = f"{name}: {k} is differentiated, and a rule is for positional arguments; pass it by position, without {k}="
-            raise TapeTypeError(msg)
+            raise _differentiated(name, k)
+
+
+def _differentiated(name: str, k: str) -> TapeTypeError:
+    return TapeTypeError(f"{name}: {k} is differentiated, and a rule is for positional arguments; pass it by position, without {k}=")
 
 
 _NO_TRACE: set[Any] = set()

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from interop.autograd.primitives import getval, holds_variables
+from interop.autograd.arguments import holds_variables
+from interop.autograd.primitives import getval
 from tape.jaxapi import words
 from tape.variables import interception
 from tape.variables.variable import Variable

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from interop.autograd.arguments import holds_variables
 from interop.autograd.numpy.dispatch import stacked, wrapped
-from interop.autograd.primitives import getval, holds_variables
+from interop.autograd.primitives import getval
 from interop.autograd.trees import is_variable
 from tape import numpy as tnp
 from tape import stop_gradient

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from interop.autograd.primitives import holds_variables
+from interop.autograd.arguments import holds_variables
 from interop.autograd.tracing import plain, scope
 from tape import lax
 from tape import numpy as tnp

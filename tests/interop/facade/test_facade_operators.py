@@ -177,6 +177,34 @@ def test_jax_has_the_derivative_of_a_primitive_from_its_rules():
     assert "called at test_facade_operators.py" in " ".join(str(caught.value).split())
 
 
+def test_jax_traces_arguments_by_name_and_is_refused_their_derivative():
+    steep = primitive(lambda x, *, t=None, k=1.0: x * k + (0.0 if t is None else t["b"] * t["a"]))
+    defvjp(steep, lambda ans, x, t=None, k=1.0: lambda g: 10 * g * k + (0.0 if t is None else t["a"] - t["b"]))
+    pushed = primitive(lambda x, *, k=1.0: x * k)
+    defjvp(pushed, lambda g, ans, x, k=1.0: 10 * g * k)
+
+    def of(x, a, b, k):
+        return steep(x, t={"b": b, "a": a}, k=k)
+
+    given = (2.0, 3.0, 5.0, 7.0)
+    for step in (jax.jit, tape.jit, lambda f: f):  # JAX traces all, and differentiates by the first
+        assert float(step(of)(*given)) == 29
+    for slope in (jax.grad(jax.jit(of)), jax.jit(jax.grad(of)), jax.jit(lambda *given: jax.grad(of)(*given)), jax.grad(of)):
+        assert slope(*given) == 68
+    assert float(tape.jit(tape.grad(of))(*given)) == 68
+    numpy.testing.assert_array_equal(jax.vmap(jax.grad(jax.jit(of)))(*[jnp.array([x, x + 1]) for x in given]), [68, 78])
+    assert jax.jvp(lambda x: jax.jit(lambda x, k: pushed(x, k=k))(x, 3.0), (2.0,), (1.0,))[1] == 30
+    refused = [
+        jax.grad(lambda x: of(x, 3.0, 5.0, x)),
+        jax.grad(jax.jit(lambda x: of(x, x, 5.0, 7.0))),
+        jax.jit(jax.grad(lambda x: of(x, 1.0, 1.0, x))),
+    ]
+    refused += [lambda x: jax.jvp(lambda x: pushed(x, k=x), (x,), (x,))]
+    for f in refused:
+        with pytest.raises(TypeError, match=r"(t|k) is differentiated, and a rule is for positional arguments"):
+            f(2.0)
+
+
 def test_a_missing_rule_is_refused_and_a_jvp_alone_serves_forward_mode():
     unknown = primitive(lambda x: 2.0 * x)
     with pytest.raises(NotImplementedError, match="there is no rule"):

@@ -10,12 +10,12 @@ import numpy as _np
 import scipy.stats as _stats
 
 from interop.autograd import numpy as _anp
+from interop.autograd.arguments import holds_variables as _holds
 from interop.autograd.extend import defvjp as _defvjp
 from interop.autograd.extend import primitive as _primitive
 from interop.autograd.numpy import linalg as _linalg_module
 from interop.autograd.numpy.dispatch import wrapped as _wrapped
 from interop.autograd.primitives import getval as _getval
-from interop.autograd.primitives import holds_variables as _holds
 from interop.autograd.scipy.special import _exp, betainc, gammainc, gammaln, log_ndtr, ndtr
 from interop.autograd.scipy.special import unbroadcast as _unbroadcast
 from tape.errors import TapeNotImplementedError as _TapeNotImplementedError
