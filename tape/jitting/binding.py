@@ -138,7 +138,7 @@ class Binding(layout.Bound):
                 wanted.append(outcome.made[n].grad)
         self._needed = [(n, outcome.made[n]) for n in sorted({*wanted})]
         self._rarely = bool(
-            any(m.name or m.grad >= 0 for _, m in self._needed) or self._accumulated or self._joined or self._renewed or slots
+            any(m.name or m.grad >= 0 or m.retains for _, m in self._needed) or self._accumulated or self._joined or self._renewed or slots
         )
         # What it returns, where that is new Variables only, each once: on what segment, in which place, and which result.
         numbers = [n for kind, n in outcome.returned.leaves if kind == MADE]
@@ -343,11 +343,15 @@ class Binding(layout.Bound):
             if new.grad >= 0:
                 extra = extra_of(variables[number])
                 extra.grad, extra.assigned = variables[new.grad], new.assigned
+            if new.retains:
+                variables[number].retain_grad()
         for extra, number, assigned in self._accumulated:
             extra.grad, extra.assigned = variables[number], assigned
         for v, number in self._joined:
             new = variables[number]
             v._segment, v._place, v._cell = new._segment, new._place, new._cell
+            if self._outcome.made[number].retains:
+                v.retain_grad()
         for v, grad, assigned in self._renewed:
             name, v._extra = v.name, None
             if name is not None:

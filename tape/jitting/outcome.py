@@ -35,7 +35,8 @@ ONE = jax.tree.structure(0)  # of a tree that is one leaf
 class Made(NamedTuple):
     """A Variable that every call makes anew: which result is its value, and what it is.
 
-    ``live`` is its position among the results through which gradients flow, or -1; ``assigned`` says that its gradient is its seed.
+    ``live`` is its position among the results through which gradients flow, or -1; ``assigned`` says that its gradient is its seed, and
+    ``retains`` that sweeps leave it one.
     """
 
     result: int
@@ -45,6 +46,7 @@ class Made(NamedTuple):
     name: str | None
     grad: int
     assigned: bool
+    retains: bool
 
 
 class Tree(NamedTuple):
@@ -138,7 +140,9 @@ class Outcome:
         if live >= 0 and any(m.result == result and m.live not in (-1, live) for m in self.made):  # its seed is another one
             result = len(self.values)
             self.values.append(traced)
-        self.made.append(Made(result, place, segment, live, name, grad, assigned))
+        refs = () if live < 0 or v._segment is None else v._segment.retained.get(v._place.slot, ())
+        retains = any(ref() is v for ref in refs)
+        self.made.append(Made(result, place, segment, live, name, grad, assigned, retains))
         return number
 
     def _fate(self, v: Handle) -> tuple[Segment | None, Place, int]:

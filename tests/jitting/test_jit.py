@@ -1025,8 +1025,60 @@ def test_a_result_that_retains_its_gradient_inside_lets_gradients_through():
         y, z, inside = step(x)
         assert float(inside) == 12.0
         assert float(x.grad) == 24.0
-        (y + z).backward()
-        assert float(x.grad) == 24.0 + 2.0 + 24.0
+        y.backward(retain_graph=True)
+        assert float(x.grad) == 24.0 + 2.0
+        assert float(y.grad) == 12.0 + 1.0
+        with pytest.raises(tape.errors.LostGradientError, match="computed of it"):  # the gradient that y retains would be 26
+            (y + z).backward()
+
+
+def test_a_result_that_retains_its_gradient_inside_retains_it_outside():
+    kept = {"h": None}
+
+    def returned(x):
+        h = tnp.sin(x) * 1.1
+        h.retain_grad()
+        return h
+
+    def swept(x):
+        h = returned(x)
+        (h * h).sum().backward(retain_graph=True)
+        return h
+
+    def stored(x):
+        kept["h"] = returned(x)
+        return kept["h"] * 2
+
+    def written():
+        v[0] = 5.0
+        v.retain_grad()
+
+    for function in (returned, swept, stored):
+        got = []
+        for step in (function, tape.jit(function)):
+            x = tape.Variable(W)
+            for _ in range(3):
+                h = step(x)
+                h = kept["h"] if function is stored else h
+                (h**3).sum().backward(retain_graph=True)
+                (h**2).sum().backward()
+                got += [h.grad, x.grad]
+        for plain, compiled in zip(got[:6], got[6:], strict=True):
+            close(compiled, plain, rtol=1e-5)
+    for step in (written, tape.jit(written)):
+        v = tape.Variable(W) * 2
+        step()
+        (v * v).sum().backward()
+        close(v.grad, 2 * v.value)
+
+    @tape.jit
+    def both(x):
+        h = returned(x)
+        return h, (h * h).sum()
+
+    h, loss = both(tape.Variable(W))
+    with pytest.raises(tape.errors.LostGradientError, match="another result of the same call, which both has computed of it"):
+        loss.backward()
 
 
 @pytest.mark.parametrize(
