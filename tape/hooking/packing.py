@@ -17,9 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi
-from tape.errors import TapeTypeError, TapeValueError, check_callable
+from tape.errors import TapeTypeError, TapeValueError, UnrecordedGradientError, check_callable
 from tape.graph.boxes import Box, Cell
 from tape.graph.constants import known_array
+from tape.graph.kinds import differentiable
 from tape.graph.scope import LOCAL, no_segment, parked, set_scope
 from tape.graph.segment import Handle, LeafNode, Run, Segment
 from tape.graph.trees import leaves_of
@@ -137,7 +138,7 @@ def packable(value: object) -> TypeGuard[jax.Array]:
 class Packed:
     """What is kept of one value: what ``pack`` returned for it, in place of a cell."""
 
-    __slots__ = ("__weakref__", "_aval", "_concrete", "_content", "_packing", "_source")
+    __slots__ = ("__weakref__", "_aval", "_concrete", "_content", "_packing", "_source", "_tie")
 
     def __init__(self, packing: Packing, value: jax.Array) -> None:
         self._packing = packing
@@ -145,6 +146,11 @@ class Packed:
         self._concrete = not isinstance(value, jaxapi.Tracer)
         self._source = weakref.ref(value)
         self._content = packing.call(self._concrete, packing.pack, record.leaf(value))
+        # Of a traced value that is kept as integers, something by which a second derivative meets it: they have no derivative.
+        self._tie: Any = None
+        if not self._concrete and differentiable(value) and value.size and not any(map(differentiable, self.arrays())):
+            with jaxapi.within(packing._trace):
+                self._tie = value.ravel()[0]
 
     def holds(self, value: jax.Array) -> bool:
         """Tell whether it was made of this value, and not of one that had its id before."""
@@ -153,6 +159,8 @@ class Packed:
     def opened(self) -> Cell:
         """Return a cell with the value again."""
         value = self._packing.call(self._concrete, lambda content: _array(self._packing.unpack(content)), self._content)
+        if self._tie is not None and isinstance(value, jax.Array):
+            value = _underivable(value, self._tie)
         aval = self._aval
         what = f"of a saved value of shape {aval.shape}, dtype {aval.dtype}"
         if not isinstance(value, jax.Array):
@@ -183,6 +191,21 @@ def _array(value: object) -> object:
     if isinstance(value, Handle):
         return look(value)
     return known_array(value, copy=True) if isinstance(value, (np.ndarray, np.generic)) else value
+
+
+@jax.custom_jvp
+def _underivable(value: jax.Array, tie: jax.Array) -> jax.Array:
+    """Return a value that has no derivative, and is met where one by ``tie`` is asked for."""
+    return jnp.where(jnp.isnan(tie), value, value)
+
+
+@_underivable.defjvp
+def _refuse(_primals: object, _tangents: object) -> Any:
+    msg = (
+        "a second derivative goes through a value that hooks for saved values have kept as integers in a JAX transformation or a step of "
+        "tape.jit, and would be lost there; have pack return floating point numbers, or leave the context out"
+    )
+    raise UnrecordedGradientError(msg)
 
 
 def _recording() -> list[Segment]:
@@ -232,8 +255,9 @@ class saved_value_hooks(_Context):  # noqa: N801 - a context manager, as those o
     that context stay as they are, and can be swept; where ``unpack`` raises, no ``.grad`` changes.
 
     In JAX transformations: inside a function under ``tape.jit``, ``jax.jit`` and others (and a function given to ``tape.lax.scan`` or
-    ``tape.checkpoint``) a context sees traced values, so that what the hooks compute becomes part of the program; one that is entered
-    around such a function does not apply inside it.
+    ``tape.checkpoint``) a context sees traced values, so that what the hooks compute becomes part of the program, and second derivatives
+    differentiate it: a ``round`` in ``pack`` has the derivative zero there, and what was kept as integers none, which is said.  One that
+    is entered around such a function does not apply inside it.
 
     Args:
         pack: called with a constant Variable; may return anything.
@@ -242,6 +266,7 @@ class saved_value_hooks(_Context):  # noqa: N801 - a context manager, as those o
     Raises:
         TapeTypeError: ``pack`` or ``unpack`` cannot be called; or, in a sweep, ``unpack`` returned no array or another dtype.
         TapeValueError: in a sweep, ``unpack`` returned another shape.
+        UnrecordedGradientError: in a second derivative, what was kept of a traced value are integers.
 
     Example:
         >>> import tape, tape.numpy as tnp

@@ -482,6 +482,44 @@ def test_second_derivatives_go_through_what_hooks_made_of_values_of_transformati
         close(w.grad, curvature(W))
 
 
+@pytest.mark.parametrize("jit", [lambda f: f, tape.jit, jax.jit])
+def test_second_derivatives_through_what_hooks_kept_as_integers_are_those_of_the_function_or_refused(jit):
+    def pack(value):
+        return (value * 2.0**20).astype("int32") if value.dtype.kind == "f" else value
+
+    def unpack(kept):
+        return kept.astype("float32") / 2.0**20 if kept.dtype == "int32" else kept
+
+    def loss(w):
+        with tape.saved_value_hooks(pack, unpack):
+            return network(w, X)
+
+    def plain(w):
+        return network(w, X)
+
+    def first(f):
+        w = tape.Variable(W)
+        f(w).backward()
+        return w.grad
+
+    def second(f):
+        w = tape.Variable(W)
+        g = tape.gradients(f(w), w, create_graph=True)
+        return tape.gradients((g * g).sum(), w)
+
+    if jit is jax.jit:
+        close(jax.jit(tape.grad(loss))(W), first(plain))
+        with pytest.raises(tape.errors.UnrecordedGradientError, match="kept as integers"):
+            jax.jit(jax.grad(lambda w: (tape.grad(loss)(w) ** 2).sum()))(W)
+        return
+    close(first(jit(loss)), first(plain))
+    if jit is tape.jit:
+        with pytest.raises(tape.errors.UnrecordedGradientError, match="kept as integers"):
+            second(tape.jit(loss))
+    else:
+        close(second(loss), second(plain))
+
+
 def on_host(w, x):
     with tape.save_on_host():
         return network(w, x)
