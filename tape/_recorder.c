@@ -5974,6 +5974,13 @@ run_step(Bound *bound, PyObject **values, Py_ssize_t n)
     if (got != NULL) {
         if (bound->fresh == Py_None) {
             result = PyObject_CallMethodOneArg((PyObject *)bound, name_deliver, results);
+            if (result == NULL && PyList_GET_SIZE(bound->donated) > 0) { /* Ctrl-C before its first line, and the inputs are gone */
+                PyObject *type, *value, *trace;
+                PyErr_Fetch(&type, &value, &trace);
+                PyObject *again = PyObject_CallMethodOneArg((PyObject *)bound, name_deliver, results);
+                Py_XDECREF(again);
+                PyErr_Restore(type, value, trace);
+            }
         } else if (PyList_CheckExact(results)) {
             result = delivered(bound, results);
         } else {

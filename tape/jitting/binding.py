@@ -10,6 +10,7 @@ import functools
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import starmap
 from typing import Any, NoReturn
 
 import jax
@@ -23,17 +24,15 @@ from tape.configuration import configuration
 from tape.errors import ExecutionError
 from tape.graph.kinds import Place, kind_of
 from tape.graph.meters import METERS, measured
-from tape.graph.scope import LOCAL, within
+from tape.graph.scope import LOCAL
 from tape.graph.segment import Extra, Handle, LeafNode, extra_of, is_leaf
-from tape.graph.trees import variables_in
-from tape.graph.trie import CONSTANT
 from tape.hooking.handles import CHANGES as HOOKS
 from tape.jaxapi import Tracer, in_trace
+from tape.jitting.noted import noted
 from tape.jitting.outcome import ARRAY, GRADIENT, MADE, ONE, SAME, Made, Slot, Tree
 from tape.jitting.places import KeptArray
 from tape.jitting.tracing import TracedStep, hooks_of
 from tape.mirrored.detachment import detach
-from tape.ops.kernel import Kernel
 from tape.ops.running import Waiting, fails_late
 from tape.programs.devices import settled, there_are_several
 from tape.programs.program import look, run_pending
@@ -224,7 +223,8 @@ class Binding(layout.Bound):
         if self.step.kernel is not None:
             return self._record(arrays, given)
         if LOCAL.scope.notes is not None and LOCAL.scope.notes.records and not in_trace():
-            return self._note(arrays, given)
+            with STATE:
+                return noted(self, arrays, given)
         if self._donated and any(self._shared(inputs)):
             inputs = self.complete(inputs, arrays, given)
             shared = self._shared(inputs)
@@ -234,21 +234,30 @@ class Binding(layout.Bound):
         run = self.executable if not self._late else Waiting(self.executable)
         if METERS:
             run = functools.partial(measured, "step", self, run)
+        ran: list[Any] = []  # the results, from the moment on at which donated inputs are gone: Ctrl-C would come between two lines
         try:
             try:
-                results = run(*inputs)
-            except Exception:
-                if not any(x is None for x in inputs):  # then it was not that some were pending
-                    raise
-                results = run(*self.complete(inputs, arrays, given))
-        except jax.errors.JaxRuntimeError as e:
-            self.failed(e)
-        if results and isinstance(results[0], Tracer):
-            raise TracedError
-        if self._waits:
-            settled(results)
-        with STATE:
-            return self._deliver(results)
+                try:
+                    ran.extend(starmap(run, (inputs,)))
+                except Exception:
+                    if not any(x is None for x in inputs):  # then it was not that some were pending
+                        raise
+                    ran.extend(starmap(run, (self.complete(inputs, arrays, given),)))
+            except jax.errors.JaxRuntimeError as e:
+                self.failed(e)
+            (results,) = ran
+            _check_known(results)
+            if self._waits:
+                settled(results)
+            with STATE:
+                return self._deliver(results)
+        except (TracedError, jax.errors.JaxRuntimeError):
+            raise
+        except BaseException:
+            if ran and self._donated:
+                with STATE:
+                    self._deliver(ran[0])
+            raise
 
     def failed(self, error: Exception) -> NoReturn:
         """Say that the program has failed, and why."""
@@ -263,10 +272,14 @@ class Binding(layout.Bound):
     def _deliver(self, results: Sequence[Any], recorded: Sequence[Any] | None = None) -> object:
         """Put the results of a run where they belong, and return what the step returns; ``recorded`` are the same as Variables."""
         try:
-            self._write(results)
-        except BaseException:  # Ctrl-C: what was there before may have been donated
-            self._write(results)
+            return self._put(results, recorded)
+        except BaseException:  # Ctrl-C: all of it is there, or nothing
+            self._put(results, recorded)
             raise
+
+    def _put(self, results: Sequence[Any], recorded: Sequence[Any] | None) -> object:
+        """Do what :meth:`_deliver` does; to do it again changes nothing."""
+        self._write(results)
         for extra in self._cleared:
             extra.grad, extra.assigned = None, False
         if recorded is None and self._fresh is not None:
@@ -306,25 +319,6 @@ class Binding(layout.Bound):
             run_pending(segment, "jit")
         return self._deliver([look(v) for v in recorded], recorded)
 
-    def _note(self, arrays: Sequence[Any], given: Sequence[Handle]) -> object:
-        """Run a step through which no gradients flow as an entry, for tapes that are open, and tell these what it leaves."""
-        step, notes = self.step, LOCAL.scope.notes
-        kernel = Kernel(step.name, step.jaxpr, jax.tree.structure([0] * len(step.jaxpr.out_avals)))
-        sources = [*[given[i] for i in self._read], *self._values, *[e.grad for e in self._grads]]
-        with within(mode=CONSTANT, observer=None):  # op hooks saw what is in it
-            recorded = record.record(kernel, [*map(record.operand, arrays), *sources])
-        results = [look(v) for v in recorded]
-        with STATE:
-            returned = self._deliver(results)
-        places = [s.holder.place.at_key(s.key) for s in self.slots]
-        left = [*variables_in((returned, places)), *[v for v, *_ in self._written], *[v for v, _ in self._joined]]
-        left += [extra.grad for extra, *_ in self._accumulated]
-        made = {id(x): v for x, v in zip(results, recorded, strict=True)}
-        for v in left:
-            if v._segment is None and id(v._cell[0]) in made:
-                notes.detached(made[id(v._cell[0])], v)
-        return returned
-
     def _passed(self, new: Made, result: Any) -> object:
         """Return a Variable through which no gradient flows, of a step that was recorded: still pending where it can be."""
         if self._at_once:
@@ -353,12 +347,13 @@ class Binding(layout.Bound):
             if self._outcome.made[number].retains:
                 v.retain_grad()
         for v, grad, assigned in self._renewed:
-            name, v._extra = v.name, None
-            if name is not None:
-                v.name = name
-            if grad is not None and grad >= 0:
-                extra = extra_of(v)
-                extra.grad, extra.assigned = variables[grad], assigned
+            own: Extra | None = None
+            if v.name is not None or (grad is not None and grad >= 0):
+                own = Extra()
+                own.name = v.name
+                if grad is not None and grad >= 0:
+                    own.grad, own.assigned = variables[grad], assigned
+            v._extra = own
         for slot in self.slots:
             slot.holder.place.put(slot.key, self._built(slot.content, variables, results))
 
@@ -377,6 +372,12 @@ class Binding(layout.Bound):
 
 
 _OF_ITS_CALLER = (np.ndarray, set, bytearray, deque)  # who may write to it; the next call returns it as it was
+
+
+def _check_known(results: Sequence[Any]) -> None:
+    """Refuse results that are a part of what JAX traces."""
+    if results and isinstance(results[0], Tracer):
+        raise TracedError
 
 
 def _input(v: Handle, *, reached: bool) -> Handle:

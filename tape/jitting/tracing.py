@@ -110,6 +110,7 @@ class TracedStep:
             reached = [positions.index(arrays + i) for i in pull.reached]
             pull = pull._replace(jaxpr=written(pull.jaxpr, final=False), read=read, reached=reached)
             self.kernel = StepKernel(name, self.jaxpr, len(outcome.values), pull)
+        self.entry: Kernel | None = None  # the op that an open tape sees where none do
         # The Variables among the arguments, then those that it captured; later only those that nothing leads to.
         self.sources: list[Any] = effects.sources
         self.values = [i for i in range(count) if effects.was_read[i]]  # sources whose values are inputs

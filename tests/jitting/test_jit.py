@@ -6,6 +6,7 @@ import copy
 import functools
 import gc
 import itertools
+import linecache
 import pickle
 import sys
 import threading
@@ -1030,6 +1031,59 @@ def test_a_result_that_retains_its_gradient_inside_lets_gradients_through():
         assert float(y.grad) == 12.0 + 1.0
         with pytest.raises(tape.errors.LostGradientError, match="computed of it"):  # the gradient that y retains would be 26
             (y + z).backward()
+
+
+class _Interrupt:
+    """Raises at the n-th thing that Python does in the modules of tape.jit, as Ctrl-C may; ``over`` if it did not come to that."""
+
+    def __init__(self, n):
+        self.left = n
+        self.over = True
+
+    def __call__(self, frame, event, arg):
+        if event == "call" and "jitting" not in frame.f_code.co_filename:
+            return None
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+        if "with " in line:  # tracing comes between the end of its block and __exit__, and no signal does
+            return self
+        self.left -= 1
+        if self.left < 0 and self.over:
+            self.over = False
+            raise KeyboardInterrupt
+        return self
+
+
+@pytest.mark.parametrize("way", ["plain", "donated", "recorded"])
+def test_an_interrupted_call_has_done_all_or_nothing(way):
+    w, total = tape.Variable(np.zeros(3)), tape.Variable(0.0, requires_grad=False)
+    held = {"mean": tape.constant(np.zeros(3))}
+
+    @functools.partial(tape.jit, donate_state=way == "donated")
+    def step(x):
+        loss = (w * x).sum()
+        (w.sum() * 1.0).backward()
+        w.value = (w + 1.0).value
+        total.value = (total + 1.0).value
+        held["mean"] = held["mean"] + 1.0
+        return loss if way == "recorded" else loss.detach()
+
+    x = tape.Variable(np.ones(3))
+    n, interrupt = 0, _Interrupt(0)
+    while not interrupt.over or n < 3:
+        step(x)
+        step(x)  # so that the next call is like the one before it
+        done, interrupt, before = float(total), _Interrupt(n), sys.gettrace()
+        sys.settrace(interrupt)
+        try:
+            step(x)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        got = {float(total), *w.tolist(), *w.grad.tolist(), *held["mean"].tolist()}
+        assert got in ({done}, {done + 1}), f"{got} at {n}"
+        n += 1
+    assert n > 50
 
 
 def test_a_result_that_retains_its_gradient_inside_retains_it_outside():
