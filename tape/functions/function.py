@@ -24,6 +24,7 @@ from tape.graph import boundary
 from tape.graph.scope import LOCAL, in_mode, in_scope, watched
 from tape.graph.segment import Handle
 from tape.graph.trie import RECORD, SWEEP
+from tape.graph.watcher import NOBODY
 from tape.mirrored.detachment import detach
 from tape.sweeps.plan import FunctionOp
 
@@ -123,6 +124,8 @@ class Function:
         layout, inputs = (
             (plain(len(args)), list(args)) if not kwargs and all(isinstance(x, Handle) for x in args) else laid_out(args, kwargs)
         )
+        if LOCAL.scope.trace is not NOBODY:
+            inputs = list(map(LOCAL.scope.trace.assigned, inputs))
         kinds = [v._place.kind for v in inputs]
         needs = tuple([k.requires_grad for k in kinds]) if LOCAL.scope.mode == RECORD else (False,) * len(kinds)
         ctx = Context(cls, layout, tuple([k.aval for k in kinds]), needs)

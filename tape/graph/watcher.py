@@ -37,6 +37,10 @@ class Watcher:
         """Return the Variable as an op reads it that is recorded here."""
         return self.read(variable)
 
+    def assigned(self, variable: Handle) -> Handle:
+        """Return the Variable as a function of the user's is to see it, and may keep it, that is called here with a backward of its own."""
+        return variable
+
     def leave(self, variable: Handle, array: Any) -> Any:  # noqa: ARG002
         """Return a Variable's value as an array that leaves the tape."""
         return array

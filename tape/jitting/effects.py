@@ -146,6 +146,11 @@ class Effects(Captures):
         if before is not None and before.place.kind.requires_grad and not kind.requires_grad:  # a constant for now
             held: Handle = handle(None, known._place, [jax.lax.stop_gradient(look(known))])
             return held
+        return known if before is None else self.assigned(known)
+
+    def assigned(self, known: Handle) -> Handle:
+        """Return a leaf that got another value here as a result whose derivatives are those of the leaf outside."""
+        before, kind = self.touched.get(id(known)), known._place.kind
         if before is None or before.segment is not None or not (is_leaf(known) and kind.requires_grad and LOCAL.scope.mode == RECORD):
             return known
         position = self._expected.get(id(before.cell))

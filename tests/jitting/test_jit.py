@@ -1033,6 +1033,41 @@ def test_a_result_that_retains_its_gradient_inside_lets_gradients_through():
             (y + z).backward()
 
 
+class _Product(tape.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x)
+        ctx.factor = y
+        return x * y * y
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved
+        return g * ctx.factor**2, 2 * g * x * ctx.factor
+
+
+@pytest.mark.parametrize("saved", [lambda y, w: _Product.apply(y, w), lambda y, w: _Product.apply(w, y)], ids=["attribute", "saved"])
+@pytest.mark.parametrize("written", ["value", "in place", "not"])
+def test_second_derivatives_through_what_a_function_saved_of_an_assigned_leaf(saved, written):
+    def second(wrap):
+        w, y = tape.Variable(W), tape.Variable(W * 0.5 + 1)
+
+        @wrap
+        def step(y):
+            if written == "value":
+                w.value = w.value * 0.9
+            elif written == "in place":
+                with tape.no_grad():
+                    w.__isub__(0.1 * w)
+            return (saved(y, w) ** 2).sum()
+
+        gradients = tape.gradients(step(y), [w, y], create_graph=True)
+        return [*gradients, *tape.gradients(sum((g * g).sum() for g in gradients), [w, y])]
+
+    for plain, compiled in zip(second(lambda f: f), second(tape.jit), strict=True):
+        close(compiled, plain, rtol=1e-5)
+
+
 class _Interrupt:
     """Raises at the n-th thing that Python does in the modules of tape.jit, as Ctrl-C may; ``over`` if it did not come to that."""
 
