@@ -14,7 +14,7 @@ from tape import jaxapi
 from tape.graph.wengert import Constant, Source, WengertList, closure
 from tape.jaxapi import ClosedJaxpr
 from tape.ops.building import JaxprBuilder, is_number
-from tape.ops.linear import Equation, flatten
+from tape.ops.linear import Equation, cotangents_of, flatten
 from tape.rules.cotangents import zeros
 
 # Whether the results of a primitive vanish, of whether each operand does, and of whether it does or is the number zero.
@@ -32,14 +32,12 @@ _RULES: dict[str, _Rule] = {
     "select_n": lambda _, null: all(null[1:]),
     **dict.fromkeys(("triangular_solve", "custom_linear_solve"), lambda gone, _: gone[-1]),  # the right-hand side
 }
-_SAME = frozenset({"broadcast_in_dim", "reshape", "squeeze", "copy"})  # of a flag they make the same one
 _BODIES = {"scan": "jaxpr", "cond": "branches", "checkpoint": "jaxpr", "remat": "jaxpr", "remat2": "jaxpr"}
-_DERIVED = {"custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
 
 
 def without(closed: ClosedJaxpr, absent: Sequence[bool], flags: Mapping[int, bool]) -> tuple[ClosedJaxpr, list[bool]]:
     """Return a jaxpr of the same inputs, of which the absent ones are zeros, and the ``flags`` are known; and which results vanish."""
-    listed = flatten(closed)
+    listed = flatten(closed, wholly=False)
     walk, into = _Walk(absent, flags), JaxprBuilder()
     atoms: dict[Source, Any] = {i: into.input(aval) for i, aval in enumerate(listed.avals[: listed.n_inputs])}
 
@@ -59,9 +57,9 @@ def without(closed: ClosedJaxpr, absent: Sequence[bool], flags: Mapping[int, boo
     return into.closed([atom(source) for source in listed.outputs]), list(map(walk.vanishes, listed.outputs))
 
 
-def _vanishing(closed: ClosedJaxpr, absent: Sequence[bool]) -> list[bool]:
-    """Tell for every output of a jaxpr whether it is zero where the ``absent`` inputs are."""
-    listed, walk = flatten(closed), _Walk(absent, {})
+def _vanishing(closed: ClosedJaxpr, absent: Sequence[bool], flags: Mapping[int, bool]) -> list[bool]:
+    """Tell for every output of a jaxpr whether it is zero where the ``absent`` inputs are, and the ``flags`` are known."""
+    listed, walk = flatten(closed, wholly=False), _Walk(absent, flags)
     for entry in listed.entries:
         walk.take(entry)
     return list(map(walk.vanishes, listed.outputs))
@@ -95,11 +93,9 @@ class _Walk:
                 self._zeros.add(slot)
             return False
         known = [self._flags.get(source) for source in inputs]
-        if name == "or" and True in known:
-            self._flags[slot] = True
-        elif known and None not in known and name in {"or", *_SAME}:
+        if known and None not in known and name in {"or", "broadcast_in_dim"}:
             self._flags[slot] = any(known)
-        if name in {"select_n", "convert_element_type", *_SAME} and all(map(self._is_null, inputs[name == "select_n" :])):
+        if name in {"select_n", "convert_element_type", "broadcast_in_dim"} and all(map(self._is_null, inputs[name == "select_n" :])):
             self._null.add(slot)
         gone = self._results(entry)
         self._zeros.update(slot for slot, flag in zip(entry.slots, gone, strict=True) if flag)
@@ -116,14 +112,16 @@ class _Walk:
         name, gone = entry.primitive.name, list(map(self.vanishes, entry.inputs))
         if True not in gone:
             return [False] * len(entry.slots)
+        if cotangents := cotangents_of(entry.eqn):
+            return [all(gone[-cotangents:])] * len(entry.slots)
         if name in _RULES:
             return [_RULES[name](gone, list(map(self._is_null, entry.inputs)))] * len(entry.slots)
         if name == "optimization_barrier":
             return gone
-        if name in _BODIES or name in _DERIVED:
-            bodies, gone = _bodies(entry), self._of_bodies(entry)
-            each = [_vanishing(body, gone) for body in bodies]
-            return [all(flags) for flags in zip(*each, strict=True)]
+        if name in _BODIES:
+            bodies, gone, flags = _bodies(entry), self._of_bodies(entry), self._flags_of_bodies(entry)
+            each = [_vanishing(body, gone, flags) for body in bodies]
+            return [all(results) for results in zip(*each, strict=True)]
         return [False] * len(entry.slots)
 
     def _of_bodies(self, entry: Equation) -> list[bool]:
@@ -134,22 +132,28 @@ class _Walk:
         if entry.primitive.name != "scan":
             return gone
         consts, first = entry.params["num_consts"], entry.params["num_consts"] + entry.params["num_carry"]
-        (body,) = _bodies(entry)
+        (body,), flags = _bodies(entry), self._flags_of_bodies(entry)
         started = list(map(self._is_null, entry.inputs[consts:first]))
 
         def grow(carried: list[bool]) -> list[bool]:
             given = [*gone[:consts], *[not flag for flag in carried], *gone[first:]]
-            return [not flag for flag in _vanishing(body, given)[: first - consts]]
+            return [not flag for flag in _vanishing(body, given, flags)[: first - consts]]
 
         return [*gone[:consts], *[not flag for flag in closure([not flag for flag in started], grow)], *gone[first:]]
+
+    def _flags_of_bodies(self, entry: Equation) -> dict[int, bool]:
+        """Return the flags among their inputs: in a loop, those that are the same in each turn."""
+        name = entry.primitive.name
+        inputs = entry.inputs[: entry.params["num_consts"]] if name == "scan" else entry.inputs[name == "cond" :]
+        return {i: self._flags[source] for i, source in enumerate(inputs) if source in self._flags}
 
     def inside(self, entry: Equation) -> Equation:
         """Return an entry without what is zero inside of it."""
         key = _BODIES.get(entry.primitive.name)
         if key is None or not any(map(self.vanishes, entry.inputs)):
             return entry
-        absent = self._of_bodies(entry)
-        bodies = [without(body, absent, {})[0] for body in _bodies(entry)]
+        absent, flags = self._of_bodies(entry), self._flags_of_bodies(entry)
+        bodies = [without(body, absent, flags)[0] for body in _bodies(entry)]
         if any(body.consts for body in bodies):
             return entry
         held = entry.params[key]
@@ -158,6 +162,5 @@ class _Walk:
 
 
 def _bodies(entry: Equation) -> list[ClosedJaxpr]:
-    name = entry.primitive.name
-    held = entry.params[_BODIES.get(name) or _DERIVED[name]]
+    held = entry.params[_BODIES[entry.primitive.name]]
     return list(map(jaxapi.closed, held if isinstance(held, tuple) else [held]))

@@ -27,15 +27,16 @@ class Arrivals:
         self._given: Sequence[Any] = ()  # for each result whether it has a seed, while their sweep is traced
         self._results: Sequence[Handle] = ()
         self._behind: list[set[Hashable]] | None = None  # what is behind each, where somebody has asked
+        self._flags: dict[tuple[int, ...], Any] = {}  # by those of the results, whether one of some has a seed
 
     @contextlib.contextmanager
     def seeding(self, results: Sequence[Handle], given: Sequence[Any]) -> Iterator[None]:
         """While the sweep of ``results`` is traced, with zeros for those that are not ``given``."""
-        self._given, self._results, self._behind = given, results, None
+        self._given, self._results, self._behind, self._flags = given, results, None, {}
         try:
             yield
         finally:
-            self._given, self._results, self._behind = (), (), None
+            self._given, self._results, self._behind, self._flags = (), (), None, {}
 
     def gated(self, variable: Handle, hook: Callable[..., Any]) -> Callable[..., Any]:
         """Return a hook on a Variable whose result counts only where the sweep comes there: from zeros it may make anything."""
@@ -70,8 +71,13 @@ class Arrivals:
         """Return whether the sweep comes to one of some; None: this is another sweep, or it comes there whatever has a seed."""
         if self._behind is None:
             self._behind = [set(map(_key, past([target_of(v)]))) for v in self._results]
-        given = [flag for flag, passed in zip(self._given, self._behind, strict=True) if not passed.isdisjoint(keys)]
-        return record.leaf(functools.reduce(operator.or_, given)) if 0 < len(given) < len(self._given) else None
+        some = tuple([i for i, passed in enumerate(self._behind) if not passed.isdisjoint(keys)])
+        if not 0 < len(some) < len(self._given):
+            return None
+        if some not in self._flags:  # one value, so that it is the same in each turn of a loop
+            self._flags[some] = functools.reduce(operator.or_, [self._given[i] for i in some])
+        arrives: Handle = record.leaf(self._flags[some])
+        return arrives
 
 
 def _key(target: Target) -> Hashable:

@@ -13,6 +13,8 @@ from tape.jaxapi import ClosedJaxpr, Jaxpr, JaxprEqn, Primitive
 from tape.ops import references
 from tape.rules import parameters
 
+BACKWARD = "tape.backward_of_"  # and the number of cotangents: the name of the call that a backward of the user's is (tape.ops.apart)
+
 
 class Equation:
     """An entry of a jaxpr's list: one primitive with its parameters, as rules may assume them."""
@@ -27,8 +29,8 @@ class Equation:
         self.slots = slots
 
 
-def flatten(closed: ClosedJaxpr) -> WengertList[Equation]:
-    """Inline every plain call of ``closed`` (``jit``, ``closed_call``) and number its variables.
+def flatten(closed: ClosedJaxpr, *, wholly: bool = True) -> WengertList[Equation]:
+    """Inline every plain call of ``closed`` (``jit``, ``closed_call``) and number its variables; not ``wholly``: but for users' backwards.
 
     Calls with a derivative of their own (``custom_jvp_call``, ``custom_vjp_call``, ``remat``) and control flow stay single entries; arrays
     that are changed in place become values.
@@ -36,11 +38,11 @@ def flatten(closed: ClosedJaxpr) -> WengertList[Equation]:
     if references.changes_in_place(closed):
         closed = references.without(closed)
     listed: WengertList[Equation] = WengertList([v.aval for v in closed.jaxpr.invars])
-    listed.outputs = _inline(closed, tuple(range(listed.n_inputs)), listed)
+    listed.outputs = _inline(closed, tuple(range(listed.n_inputs)), listed, wholly)
     return listed
 
 
-def _inline(closed: ClosedJaxpr, inputs: tuple[Source, ...], into: WengertList[Equation]) -> tuple[Source, ...]:
+def _inline(closed: ClosedJaxpr, inputs: tuple[Source, ...], into: WengertList[Equation], wholly: bool) -> tuple[Source, ...]:
     env: dict[Any, Source] = dict(zip(closed.jaxpr.invars, inputs, strict=True))
     env.update((v, Constant(c, v.aval)) for v, c in zip(closed.jaxpr.constvars, closed.consts, strict=True))
 
@@ -50,8 +52,8 @@ def _inline(closed: ClosedJaxpr, inputs: tuple[Source, ...], into: WengertList[E
     for eqn in closed.jaxpr.eqns:
         operands = tuple(map(read, eqn.invars))
         key = jaxapi.CALL_JAXPR_PARAMS.get(eqn.primitive)
-        if key is not None:
-            results = _inline(jaxapi.closed(eqn.params[key]), operands, into)
+        if key is not None and (wholly or not cotangents_of(eqn)):
+            results = _inline(jaxapi.closed(eqn.params[key]), operands, into, wholly)
             env.update(zip(eqn.outvars, results, strict=True))
             continue
         first = len(into.avals)
@@ -60,6 +62,12 @@ def _inline(closed: ClosedJaxpr, inputs: tuple[Source, ...], into: WengertList[E
         into.entries.append(Equation(eqn, operands, slots))
         env.update(zip(eqn.outvars, slots, strict=True))
     return tuple(map(read, closed.jaxpr.outvars))
+
+
+def cotangents_of(eqn: JaxprEqn) -> int:
+    """Return how many cotangents the backward of the user's has that an equation is, its last operands; 0 for any other equation."""
+    name = str(eqn.params.get("name"))
+    return int(name.removeprefix(BACKWARD)) if name.startswith(BACKWARD) else 0
 
 
 def equations_in(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:

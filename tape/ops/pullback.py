@@ -6,7 +6,6 @@ for, checks what rules return, and falls back to JAX's derivative for primitives
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from tape.errors import GradientDtypeError, GradientShapeError, LeakedTracerErro
 from tape.graph.kinds import differentiable
 from tape.graph.wengert import Constant, Source, WengertList, accumulate, active, backwards, leading, producers, sweep
 from tape.ops import residuals
+from tape.ops.apart import apart
 from tape.ops.linear import Equation, flatten
 from tape.rules import parameters, table
 from tape.rules.cotangents import for_jax, spread
@@ -152,17 +152,19 @@ def _apply(entry: Equation, cts: list[Any], needed: Sequence[bool], forward: _Ev
     rule = table.lookup(entry.primitive)
     if rule is None:
         return _jax_rule(entry, cts, needed, ins, forward.avals)
-    with promoting() if rule.source != "user" else contextlib.nullcontext():
-        return _apply_rule(rule, entry, cts, needed, ins, forward)
+    outs = tuple([forward.read(s) for s in entry.slots])
+    if rule.source == "user":
+        return apart(lambda cts: _apply_rule(rule, entry, cts, needed, ins, outs, forward.avals), cts)
+    with promoting():
+        return _apply_rule(rule, entry, cts, needed, ins, outs, forward.avals)
 
 
-def _apply_rule(rule: Rule, entry: Equation, cts: list[Any], needed: Sequence[bool], ins: list[Any], forward: _Evaluation) -> Sequence[Any]:
+def _apply_rule(
+    rule: Rule, entry: Equation, cts: list[Any], needed: Sequence[bool], ins: list[Any], outs: tuple[Any, ...], avals: list[Any]
+) -> Sequence[Any]:
     params = {**entry.params, "wanted": tuple(needed)} if rule.selective else entry.params
-    if entry.primitive.multiple_results:
-        outs = tuple(forward.read(s) for s in entry.slots)
-        grads = rule.vjp(tuple(cts), outs, *ins, **params)
-    else:
-        grads = rule.vjp(cts[0], forward.read(entry.slots[0]), *ins, **params)
+    several = entry.primitive.multiple_results
+    grads = rule.vjp(tuple(cts) if several else cts[0], outs if several else outs[0], *ins, **params)
     if not isinstance(grads, (tuple, list)):
         grads = (grads,)
     if len(grads) != len(ins):
@@ -171,9 +173,7 @@ def _apply_rule(rule: Rule, entry: Equation, cts: list[Any], needed: Sequence[bo
             "return one per input, None where no gradient flows"
         )
         raise RuleError(msg)
-    return [
-        _checked(entry, i, grad, forward.avals, rule) if need else None for i, (grad, need) in enumerate(zip(grads, needed, strict=True))
-    ]
+    return [_checked(entry, i, grad, avals, rule) if need else None for i, (grad, need) in enumerate(zip(grads, needed, strict=True))]
 
 
 def _checked(entry: Equation, position: int, grad: Any, avals: list[Any], rule: Rule) -> Any:

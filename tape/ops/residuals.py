@@ -79,7 +79,7 @@ def pruned(closed: jaxapi.ClosedJaxpr, used: Sequence[bool], *, effects: bool = 
     Beside it stands which inputs are still read.  Without ``effects``, entries go whatever they do besides: in a sweep, a forward value is
     printed (say) for the second time.
     """
-    listed = flatten(closed)
+    listed = flatten(closed, wholly=False)
     listed.outputs = tuple(itertools.compress(listed.outputs, used))
     read: set[Source] = set(listed.outputs)
     kept = []

@@ -41,6 +41,28 @@ class Rounded(tape.Function):
         return g + 1.0
 
 
+class Mixed(tape.Function):
+    """Its backward puts two cotangents together: of one that is zero the other stays."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.set_materialize_grads(True)
+        return x * 1, x * 3
+
+    @staticmethod
+    def backward(ctx, a, b):
+        mixed = tnp.where(np.array([True, False, True]), a, b) + tape.lax.dynamic_update_slice(a, b[:2], (1,))
+        return mixed + a.at[0].add(b[0]) + a.at[1].set(b[1])
+
+
+@jax.custom_vjp
+def shifted(x):
+    return x * 1
+
+
+shifted.defvjp(lambda x: (x * 1, None), lambda _, g: (jnp.clip(g, -1, 1) + 1,))
+
+
 def _repeated(x, w):
     y, z = x * w, x * 1
     for _ in range(40):  # a loop of XLA's
@@ -68,6 +90,19 @@ def _hooked(x, w):
     return tnp.sqrt(y), x * 2, tnp.maximum(y, w)
 
 
+def _hooked_in_a_loop(x, w):
+    y, z = x * w, x * 1
+    for _ in range(40):
+        y, z = tnp.sqrt(y) * w, z * w + x
+        y.register_hook(lambda g: g * 0.5 + 1)
+    return y, z, y + z
+
+
+def _function_in_a_loop(x, w):
+    (a, b), _ = tape.lax.scan(lambda c, _: ((Rounded.apply(tnp.sqrt(c[0])) * w, tnp.sin(c[1]) + x), None), (x * w, x * 1), None, length=3)
+    return a, b, a + b
+
+
 def _function(x, w):
     a, b = Shifted.apply(x * w)
     return a * b, tnp.sqrt(x), w.sum()
@@ -87,6 +122,10 @@ STEPS = {
     "solved": lambda x, w: (tnp.linalg.solve(tnp.eye(3) * w, tnp.sqrt(x)), tnp.linalg.inv(tnp.eye(3) * x), x @ w),
     "hooked": _hooked,
     "function": _function,
+    "hooked in a loop": _hooked_in_a_loop,
+    "function in a loop": _function_in_a_loop,
+    "mixed": lambda x, w: (*Mixed.apply(x * w), tnp.sqrt(x)),
+    "function of JAX": lambda x, w: (interop.lift(shifted)(tnp.sqrt(x)), *interop.lift(lambda x: (shifted(x), x * 2))(tnp.sqrt(x * w))),
     "one of a function": lambda x, w: (Rounded.apply(x) * w, tnp.sqrt(x), x * w),
 }
 
@@ -97,8 +136,8 @@ def test_results_that_are_not_swept_give_nothing(way):
         x, w = tape.Variable(X), tape.Variable(W)
         results = step(x, w)
         slopes = tape.gradients([results[i].sum() for i in swept], [x, w], unconnected="none", create_graph=True)
-        further = () if way == "hooked" else sum((g * g).sum() for g in slopes if g is not None)
-        return [*slopes, *(() if way == "hooked" else tape.gradients(further, [x, w], unconnected="none"))]
+        further = () if way.startswith("hooked") else sum((g * g).sum() for g in slopes if g is not None)
+        return [*slopes, *(() if way.startswith("hooked") else tape.gradients(further, [x, w], unconnected="none"))]
 
     compiled = tape.jit(STEPS[way])
     count = len(STEPS[way](tape.Variable(X), tape.Variable(W)))
@@ -109,3 +148,18 @@ def test_results_that_are_not_swept_give_nothing(way):
                 finite = np.isfinite(a.value)  # what overflows there may do so in another way
                 np.testing.assert_allclose(b.numpy()[finite], a.numpy()[finite], rtol=2e-5, atol=1e-6, err_msg=str(swept))
     assert compiled.cache_info().traces == 1
+
+
+def test_a_rule_of_the_users_makes_nothing_of_zeros():
+    def slopes(wrap):
+        x, w = tape.Variable(X), tape.Variable(W)
+        _, other = wrap(lambda: (tnp.tan(tnp.sqrt(x)), x * w))()
+        return [g.tolist() for g in tape.gradients(other.sum(), [x, w])]
+
+    tan = jax.extend.core.primitives.tan_p
+    before = tape.rules.lookup(tan)
+    tape.rules.defvjp(tan, lambda ct, out, *_, **__: ct * (1 + out * out) + 1)
+    try:
+        assert slopes(tape.jit) == slopes(lambda step: step) == [W.tolist(), X.tolist()]
+    finally:
+        tape.rules.defvjp(tan, before.vjp)

@@ -18,6 +18,7 @@ from jax import lax
 from tape import jaxapi
 from tape.errors import LostGradientError, TapeTypeError
 from tape.graph.kinds import differentiable, varying
+from tape.ops.apart import apart
 from tape.ops.building import rebuilt
 from tape.ops.linear import flatten
 from tape.ops.pullback import pullback
@@ -87,7 +88,8 @@ def _custom_vjp_call(ct: Any, out: Any, *ins: Any, wanted: Any = None, **params:
     fun = parameters.partial(_CUSTOM_VJP, params, ins, chosen)
     there = [c is not None for c in ct]  # a backward that asks is told which are not
     _, backward = jax.vjp(lambda *given: list(itertools.compress(fun(*given), there)), *[ins[i] for i in chosen])
-    return spread(backward(list(for_jax(itertools.compress(ct, there), itertools.compress(out, there)))), chosen, len(ins))
+    likes = list(itertools.compress(out, there))
+    return spread(apart(lambda cts: backward(list(for_jax(cts, likes))), list(itertools.compress(ct, there))), chosen, len(ins))
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1,))
