@@ -129,7 +129,7 @@ class CompiledStep:
         matter = [variables[i] for i in step.relevant if i not in kept]
         ours = [*[s.holder for s in slots], *[k.holder for k in (*kept.values(), *[k for k, _ in read])]]
         way = reached.way(matter, ours)
-        around = surroundings(reached, way, {(s.holder.key, s.key) for s in slots}, self.names)
+        around = surroundings(reached, way, self.names)
         if self.around:  # what a trace itself has changed, such as a cache, is not among them
             around = {key: edge for key, edge in around.items() if key in self.around[0]}
         seen = {key: (edge.key, edge.content) for key, edge in around.items()}

@@ -14,21 +14,16 @@ from tape.callables.reach import Edge, Reach, Stored
 _SMALL = 256  # up to here, equal numbers are one object
 
 
-def surroundings(
-    reached: Reach, way: Sequence[Edge], written: Collection[tuple[Hashable, object]], names: Collection[str]
-) -> dict[Hashable, Edge]:
-    """Return by what is seen: lengths of containers on the ``way`` to what a step reads, and attributes of these ``names`` that are None.
-
-    What the step itself has ``written``, by holders and keys, is not among them.
-    """
-    ours, changed = {id(edge.holder) for edge in way}, {key for key, _ in written}
+def surroundings(reached: Reach, way: Sequence[Edge], names: Collection[str]) -> dict[Hashable, Edge]:
+    """Return by what is seen: lengths of containers on the ``way`` to what a step reads, attributes of these ``names`` that are None."""
+    ours = {id(edge.holder) for edge in way}
     found: dict[Hashable, Edge] = {}
     for holder in reached.holders:
         at, before = holder.place.at, holder.before
         if holder.place.spelled == ".{}":
-            empty = [name for name in names if before.get(name, _SMALL) is at.get(name, _SMALL) is None]
-            found.update(((holder.key, n), Edge(operator.getitem, at, n, (), -1, None)) for n in empty if (holder.key, n) not in written)
-        elif id(at) in ours and holder.key not in changed and _is_container(holder) and len(at) == len(before):
+            empty = [name for name in names if at.get(name, _SMALL) is None]
+            found.update(((holder.key, n), Edge(operator.getitem, at, n, (), -1, None)) for n in empty)
+        elif id(at) in ours and _is_container(holder) and len(at) == len(before):
             found[holder.key] = _of_length(at, len(at))
     return found
 

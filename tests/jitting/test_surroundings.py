@@ -62,6 +62,50 @@ def test_what_a_model_gets_between_calls_is_met(wrap):
     assert list(outcomes(wrap)) == list(outcomes(lambda model: model))
 
 
+class Filling:
+    """Its steps put Variables into what they read."""
+
+    def __init__(self):
+        self.last, self.rows, self.table = (
+            None,
+            [tape.Variable(1.0), tape.Variable(2.0)],
+            {"a": tape.Variable(1.0), "b": tape.Variable(2.0)},
+        )
+
+    def remember(self, x):
+        y = x if self.last is None else x * 2
+        self.last = x * 1
+        return y
+
+    def list(self, x):
+        y = sum(v * 1 for v in self.rows) * x
+        self.rows[0] = x * 1
+        return y
+
+    def dict(self, x):
+        y = sum(v * 1 for v in self.table.values()) * x
+        self.table["a"] = x * 1
+        return y
+
+
+@pytest.mark.parametrize("way", ["remember", "list", "dict"])
+def test_a_step_may_write_into_what_changes_between_calls(way):
+    def outcomes(wrap):
+        state = Filling()
+        step = wrap(getattr(state, way))
+        for x, last in enumerate((None, 0.5, None, "a", tape.constant(7.0), ())):
+            state.last = last
+            yield step(tape.constant(x + 3.0)).tolist()
+            yield step(tape.constant(x + 2.0)).tolist()
+            state.rows += [tape.Variable(5.0 + x)] * (x % 2)
+            state.table[f"c{x}"] = tape.Variable(7.0 + x)
+            yield step(tape.constant(x + 1.0)).tolist()
+            del state.table["b" if x == 0 else f"c{x - 1}"]
+            yield [v.tolist() for v in (*state.rows, *state.table.values(), state.last) if isinstance(v, tape.Variable)]
+
+    assert list(outcomes(tape.jit)) == list(outcomes(lambda step: step))
+
+
 def test_what_a_step_does_not_read_is_no_reason_to_compile_it():
     state = types.SimpleNamespace(held={"w": tape.Variable([1.0, 2.0])}, losses=[], best=None)
     step = tape.jit(lambda x: (x * state.held["w"]).sum())
