@@ -24,10 +24,13 @@ from tape.bounded import Bounded
 from tape.callables.objects import MISSING, all_names, attributes, in_cell
 from tape.callables.purity import is_library
 from tape.configuration import configuration
+from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
+from tape.graph.watcher import NOBODY
 from tape.ops.interning import intern_op
 from tape.ops.kernel import Kernel, Op
 from tape.ops.residuals import AppliedPolicy
+from tape.programs.program import look
 
 _OPS: Bounded[Hashable, Op] = Bounded("programs of callables", 2048)
 
@@ -111,7 +114,7 @@ class _Fingerprint:
             inputs = tuple([read(a) for a in eqn.invars])
             params = tuple([(k, self.of(p)) for k, p in sorted(eqn.params.items())])
             lines.append((eqn.primitive, inputs, params, getattr(eqn, "ctx", None), tuple([write(v) for v in eqn.outvars])))
-        return (heads, len(jaxpr.constvars), tuple(lines), tuple([read(a) for a in jaxpr.outvars]))
+        return (heads, tuple(lines), tuple([read(a) for a in jaxpr.outvars]))
 
     def of(self, value: Any) -> Hashable:
         """Return what stands for one parameter, constant, or content of a closure."""
@@ -202,7 +205,9 @@ class _Fingerprint:
         if not own or self._left < 0 or self._depth > _DEEP:
             return Itself(value)
         if isinstance(value, Handle):
-            return Itself(value), None if value._place.kind.requires_grad else Itself(value._cell[0])
+            if LOCAL.scope.trace is NOBODY:  # what is pending would call the rule, which waits for it
+                look(value)
+            return Itself(value), Itself(value._cell[0])
         self._met[id(value)] = len(self._met)
         shared = {name: x for cls in (value if isinstance(value, type) else type(value)).__mro__[-2::-1] for name, x in vars(cls).items()}
         held = {**shared, **(vars(value) if isinstance(value, types.ModuleType) else {} if isinstance(value, type) else attributes(value))}
@@ -212,7 +217,7 @@ class _Fingerprint:
             if name in held and name not in taken:
                 content = taken[name] = _unwrapped(held[name])
                 names += all_names(content.__code__) if isinstance(content, types.FunctionType) else ()
-        with self._naming(taken):
+        with self._naming(names):
             return (Itself(value), *[(name, self.of(taken[name])) for name in sorted(taken)])
 
 
@@ -220,7 +225,7 @@ def _unwrapped(held: Any) -> Any:
     """Return the function that a class holds as a property or a method of its own kind; anything else as it is."""
     if isinstance(held, (classmethod, staticmethod)):
         return held.__func__
-    return held.fget if isinstance(held, property) else held.func if isinstance(held, functools.cached_property) else held
+    return held.fget if isinstance(held, property) else held
 
 
 def _is_installed(file: str) -> bool:

@@ -1,5 +1,6 @@
 """Rules of the user's in a traced program are called when it is differentiated: what they read then is part of what the program is."""
 
+import functools
 import types
 
 import jax
@@ -14,6 +15,7 @@ from tape.callables.fingerprints import fingerprint
 SCALE = 1.0
 BOX = types.SimpleNamespace(inner={"scale": 1.0})
 TABLE = np.ones((100, 100))
+CONSTANT, TRAINED, PENDING = tape.constant(1.0), tape.Variable(1.0), tape.Variable(1.0)
 
 
 def custom(backward):
@@ -73,7 +75,23 @@ class Rule:
         return (g * self.factor,)
 
 
-REVERSAL, RULE = Reversal(), Rule()
+class Further(Rule):
+    """Its method takes what nothing else names."""
+
+    settings = types.SimpleNamespace(steps=1.0)
+
+    def __call__(self, _, g):
+        return (self.scaled(g),)
+
+    def scaled(self, g):
+        return g * self.settings.steps
+
+
+def scaled(_, g, scale):
+    return (g * scale,)
+
+
+REVERSAL, RULE, FURTHER = Reversal(), Rule(), Further()
 READING = {
     "an attribute": REVERSAL,
     "an attribute, by a method": REVERSAL.by_a_method,
@@ -84,6 +102,13 @@ READING = {
     "an array that is written into": of_a_table,
     "an item of a global": of_a_box,
     "itself": lambda x: custom(RULE)(x),
+    "an attribute of an attribute, by a method": lambda x: custom(FURTHER)(x),
+    "a default": lambda x: custom(lambda _, g, scale=SCALE: (g * scale,))(x),
+    "a keyword's default": lambda x: custom(lambda _, g, *, scale=SCALE: (g * scale,))(x),
+    "a keyword": lambda x: custom(functools.partial(scaled, scale=SCALE))(x),
+    "a constant": custom(lambda _, g: (g * CONSTANT.value,)),
+    "a Variable": custom(lambda _, g: (g * TRAINED.value,)),
+    "a Variable that waits": custom(lambda _, g: (g * PENDING.value,)),
 }
 WAYS = {
     "lift": lambda f, x: interop.lift(lambda a: f(a))(x),
@@ -99,6 +124,12 @@ def put(scale, monkeypatch):
     monkeypatch.setitem(BOX.inner, "scale", scale)
     monkeypatch.setattr(REVERSAL, "factor", scale)
     monkeypatch.setattr(RULE, "factor", scale)
+    monkeypatch.setattr(FURTHER.settings, "steps", scale)
+    CONSTANT.value = TRAINED.value = scale
+    with tape.no_grad():
+        waiting = PENDING
+        waiting *= 0.0
+        waiting += scale
     TABLE[...] = scale
 
 
@@ -133,3 +164,10 @@ def test_what_leads_back_to_itself_or_to_much_has_an_end(monkeypatch):
     rules = [custom(lambda _, g: (g * REVERSAL.factor[0] * len(REVERSAL.whole_),)) for _ in range(2)]
     first, second = (fingerprint(jax.make_jaxpr(rule)(jnp.ones(2))) for rule in rules)
     assert first == second
+
+
+def test_equal_programs_whose_results_form_other_trees_are_two():
+    given = tape.Variable(2.0)
+    for make in (tuple, list, lambda ab: dict(zip("ab", ab, strict=True)), tuple):
+        results = interop.lift(lambda x, make=make: make((x * 2, x * 3)))(given)  # of one name
+        assert type(results) is type(make((1, 2)))
