@@ -89,7 +89,7 @@ class Effects(Captures):
         self._expected = {id(cell): i for i, cell in reversed([*enumerate(self._cells)])}
         self._ours = {id(v) for v in self.known}
         self._holders = holders
-        self.stood: dict[tuple[int, Any], object] = {}  # what holds traced arrays, by the id of the holder and the key
+        self.stood: dict[tuple[int, Any], object] = {}  # what holds traced arrays, by the id of what has it and the key
         self._hosts: dict[int, tuple[Any, Any]] = {}  # id(stand-in) of a Variable that an op outside produced -> both
         self._nodes: dict[int, LeafNode] = {}
         self._origins: dict[LeafNode, Target] = {}  # of those of such Variables -> what these are outside

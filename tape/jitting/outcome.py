@@ -166,9 +166,6 @@ class Outcome:
             return (*_dead_end(kind, error, list(self._effects.ends())), -1)
         if not self._effects.reach(reached):
             return None, Place(-1, kind_of(kind.aval)), -1  # only the function's own leaves led to it
-        for i, other in enumerate(self.live):
-            if other._segment is v._segment and other._place.slot == v._place.slot:
-                return None, v._place, i
         self.live.append(v)
         return None, v._place, len(self.live) - 1
 
@@ -253,16 +250,18 @@ class Outcome:
         now = holder.place.contents()
         plain = dict(now)
         for key, content in now.items():
-            if content is self._effects.stood.get((id(holder), key), MISSING):  # nobody has put anything there
+            if content is self._effects.stood.get((id(holder.place.at), key), MISSING):  # nobody has put anything there
                 plain[key] = holder.before[key]
                 continue
-            if content is holder.before.get(key, MISSING) or not any(isinstance(x, (Handle, Tracer)) for x in leaves_in(content)):
+            grown = isinstance(holder.place.at, (list, deque)) and len(now) != len(holder.before)
+            new = (Handle, Tracer if grown else jax.Array)  # arrays from before may be others at the next call, where others were
+            if content is holder.before.get(key, MISSING) or not any(isinstance(x, new) for x in leaves_in(content)):
                 continue
             if key in holder.before:
                 plain[key] = holder.before[key]
             else:
                 del plain[key]
-            if isinstance(holder.place.at, (list, deque)) and len(now) != len(holder.before):
+            if grown:
                 msg = (
                     f"jit: the function adds a Variable to {spelled(holder.path)}, a {type(holder.place.at).__name__} that outlives it, "
                     "which only the Python that runs while it is traced could do; return the Variable, and add it outside"

@@ -21,7 +21,7 @@ class KeptArray(NamedTuple):
     @property
     def place(self) -> tuple[int, Any, int]:
         """What tells it from others."""
-        return id(self.holder), self.key, self.leaf
+        return id(self.holder.place.at), self.key, self.leaf
 
     def array(self, _: object = None) -> jax.Array | None:
         """Return what it is now; None where there is no array any more."""

@@ -121,7 +121,7 @@ class TracedStep:
         # Sources on whose having a gradient it depends, and those that matter at all.
         self.looked = sorted({*self.grads, *[i for i, v in enumerate(self.sources) if id(v) in effects.looked_at]})
         # Those whose gradient it clears first, so that it does not matter.
-        self.cleared = [i for i, v in enumerate(self.sources) if id(v) in effects.cleared and i not in self.looked]
+        self.cleared = [i for i, v in enumerate(self.sources) if id(v) in effects.cleared]
         trees = (outcome.returned, *[s.content for s in outcome.slots])
         referred = {n for tree in trees for kind, n in tree.leaves if kind in (SAME, GRADIENT)}
         asked = {i: effects.asked[id(v)] for i, v in enumerate(self.sources) if id(v) in effects.asked}
@@ -136,7 +136,7 @@ class TracedStep:
     def constants(self) -> list[Any]:
         """Return the arrays that are a part of it."""
         sweep = None if self.kernel is None else self.kernel.sweep
-        swept = [] if sweep is None else [*sweep.jaxpr.consts, *[x for kind, x in sweep.read if kind == "constant"]]
+        swept = [] if sweep is None else [x for kind, x in sweep.read if kind == "constant"]
         return [*self.jaxpr.consts, *swept]
 
     def told(self) -> object:
@@ -182,13 +182,12 @@ def trace_step(
         if attempt:  # what was not met at the trace before is made anew at every trace
             missed = [v for v in missed if id(v) in effects.waiting]
         known = {k.place for k in kept}
-        further = [k for s in step.outcome.slots for k in kept_in(s) if k.place not in known]
+        further = {k.place: k for s in step.outcome.slots for k in kept_in(s) if k.place not in known}
         if not missed and not further:
             step.read = [(k, x) for k, x in read_in(reached.holders, step.constants()) if k.place not in known]
             return step
-        kept += further
-        mine = {id(g) for g in effects.grads}
-        sources = [*sources, *[v for v in missed if id(v) not in mine]]
+        kept += further.values()
+        sources = [*sources, *missed]
     msg = f"jit: {name} met other Variables at each of {_ATTEMPTS} traces; make them outside of it"
     raise LeakedTracerError(msg)
 
@@ -218,7 +217,7 @@ def _trace(
         with effects, effects.tracing():
             effects.begin(arrays[len(avals) :])
             for k, source in zip(kept, effects.sources[len(effects.sources) - len(kept) :], strict=True):
-                effects.stood[id(k.holder), k.key] = stand_in(k, effects.read(source)._cell[0])
+                effects.stood[id(k.holder.place.at), k.key] = stand_in(k, effects.read(source)._cell[0])
             outcome = Outcome(effects, call(arrays[: len(avals)]), passed)
             results = list(outcome.values)
             pull = _sweep(effects, outcome, arrays, results) if outcome.live else None

@@ -154,3 +154,42 @@ def test_defaults_are_told_apart():
     with tape.no_grad():
         assert [step(1.0).item() for _ in range(2)] == [0.0, 1.0]
     assert second.item() == 3.0
+
+
+def swapped(state):
+    state.a, state.b = state.b, state.a
+    return state.b
+
+
+def turned(state):
+    state.pair = (state.pair[1], state.pair[0])
+    return state.pair[1]
+
+
+def reversed_in_place(state):
+    state.rows.reverse()
+    return state.rows[1]
+
+
+def put_back(state):
+    before, state.a = state.a, state.b
+    return before
+
+
+def passed_on(state):
+    before, state.rows[0], state.table["c"] = state.rows[0], state.table["c"], state.a
+    return before
+
+
+@pytest.mark.parametrize("move", [swapped, turned, reversed_in_place, put_back, passed_on])
+def test_a_step_moves_arrays_between_places(move):
+    def outcomes(wrap):
+        a, b = jnp.array([1.0, 2.0]), jnp.array([3.0, 4.0])
+        state = types.SimpleNamespace(a=a, b=b, pair=(a, b), rows=[a, b], table={"c": b})
+        step = wrap(lambda x: x * move(state))
+        for change in ({}, {}, {"a": a * 5}, {"b": b * 7, "pair": (b * 2, a * 3)}, {"pair": (a, b, a)}, {"rows": [b, a * 9]}, {}):
+            vars(state).update(change)
+            yield step(tape.constant([1.0, 1.0])).tolist()
+            yield jax.tree.map(lambda x: x.tolist(), vars(state))
+
+    assert list(outcomes(tape.jit)) == list(outcomes(lambda step: step))
