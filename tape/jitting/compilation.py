@@ -139,7 +139,7 @@ class CompiledStep:
             self.around.append(seen)
             del self.around[:-_AROUND_LIMIT]
         edges = [*way, *self.globals, *reached.modes, *[_edge_to(k, x) for k, x in read], *around.values()]
-        pinned = {i for i, place in enumerate(where) if place is not None}.union(i for i in self.paths if i < self.given)
+        pinned = {i for i, place in enumerate(where) if place}.union(i for i in self.paths if i < self.given)
         strangers: set[int] = set() if self.positions is None else met(reached) - {id(given[i]) for i in pinned}
         return self._bound(variables, len(given), edges, slots, kept, pinned, strangers)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import itertools
 import types
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
@@ -17,38 +18,37 @@ from tape.callables.reach import Reach
 from tape.graph.lines import is_foreign
 from tape.graph.segment import Handle, itself
 
-_IS, _CONSTANT, _FURTHER = dis.opmap["IS_OP"], dis.opmap["LOAD_CONST"], dis.opmap["EXTENDED_ARG"]
+_IS, _CONSTANT = dis.opmap["IS_OP"], dis.opmap["LOAD_CONST"]
 _ASKING = frozenset({"id", "is_", "is_not"})
-_NEVER = (type(None), bool, type(...))  # constants that no Variable is
 
 
 def asked(reached: Reach) -> bool:
     """Tell whether what a callable reaches may ask which Variable one is: by code, or by containers that find it by its identity."""
-    return any(isinstance(key, Itself) for _, _, key in _keys(reached)) or any(map(_asks, _codes(reached)))
+    return any(isinstance(key, Itself) for _, key in _keys(reached)) or any(map(_asks, _codes(reached)))
 
 
 def positions(variables: Sequence[Handle], reached: Reach) -> tuple[Hashable, ...]:
-    """Return for each Variable the places where it is reached, also as a key; None for one that is nowhere."""
+    """Return for each Variable the places where it is reached, also as a key."""
     keyed: dict[int, set[Hashable]] = {}
-    for node, name, key in _keys(reached):
-        keyed.setdefault(name, set()).add((reached.path(node), key))
-    return tuple([frozenset({*[e.path for e in reached.edges.get(id(v), ())], *keyed.get(id(v), ())}) or None for v in variables])
+    for name, key in _keys(reached):
+        keyed.setdefault(name, set()).add(key)
+    return tuple([frozenset({*[e.path for e in reached.edges.get(id(v), ())], *keyed.get(id(v), ())}) for v in variables])
 
 
 def met(reached: Reach) -> set[int]:
     """Return the ids of all Variables that are reached, also as keys."""
-    return {*reached.variables, *[name for _, name, _ in _keys(reached)]}
+    return {*reached.variables, *[name for name, _ in _keys(reached)]}
 
 
-def _keys(reached: Reach) -> Iterator[tuple[int, int, Itself | int]]:
-    """Yield the containers that find something by a Variable's identity, by their nodes, with its id, and the Variable or its id."""
-    for node, x in enumerate(reached.nodes):
+def _keys(reached: Reach) -> Iterator[tuple[int, Itself | int]]:
+    """Yield the ids of what containers find something by, with that itself where it is a Variable, or the id again."""
+    for x in reached.nodes:
         if isinstance(x, (dict, set, frozenset)):
             for key in [*x]:
                 if isinstance(key, Handle):
-                    yield node, id(itself(key)), Itself(itself(key))
+                    yield id(itself(key)), Itself(itself(key))
                 elif type(key) is int:
-                    yield node, key, key
+                    yield key, key
 
 
 def names(reached: Reach) -> frozenset[str]:
@@ -84,9 +84,5 @@ def _methods(kind: Any) -> list[tuple[str, types.CodeType]]:
 @functools.lru_cache(maxsize=4096)
 def _asks(code: types.CodeType) -> bool:
     """Tell whether some code compares identities, but for those of constants such as None."""
-    steps = list(zip(code.co_code[::2], code.co_code[1::2], strict=True))
-    for before, last, this in zip([(0, 0), *steps], steps, steps[1:], strict=False):
-        constant = last[0] == _CONSTANT and before[0] != _FURTHER and isinstance(code.co_consts[last[1]], _NEVER)
-        if this[0] == _IS and not constant:
-            return True
-    return not _ASKING.isdisjoint(code.co_names)
+    steps = code.co_code[::2]
+    return any(this == _IS and last != _CONSTANT for last, this in itertools.pairwise(steps)) or not _ASKING.isdisjoint(code.co_names)

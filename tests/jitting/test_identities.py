@@ -50,7 +50,32 @@ def by_function(parameters):
     return lambda p: p * 10 if operator.is_(p, parameters[1]) else p * 1
 
 
+def by_two_numbers(parameters):
+    slow, fast = {parameters[0]: 0.5}, {parameters[1]: 2.0}
+    return lambda p: p * slow.get(p, 1.0) + fast.get(p, 0.0)
+
+
+class Chooser:
+    def __init__(self, parameters):
+        self.parameters = parameters
+
+    @staticmethod
+    def same(p, q):
+        return p is q
+
+    def factor(self, p):
+        return 2 if self.same(p, self.parameters[-1]) else 1
+
+
+def by_a_method(parameters):
+    chooser = Chooser(parameters)
+    return lambda p: p * chooser.factor(p)
+
+
 MADE = {
+    "two containers": by_two_numbers,
+    "static method": by_a_method,
+    "what is assigned": lambda ps: lambda p: setattr(p, "value" if p is ps[1] else "grad", p.value * 2),
     "is": lambda ps: lambda p: p * 10 if p is ps[1] else p * 1,
     "is not": lambda ps: lambda p: (p * p).sum() if p is not ps[1] else (p * p * p).sum(),
     "function": by_function,
