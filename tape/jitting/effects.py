@@ -157,7 +157,10 @@ class Effects(Captures):
         if position is None:
             return known
         value = handle(None, Place(-1, kind_of(kind.aval)), [look(known)])
-        leaf: Handle = handle(None, Place(-1, kind), self._stand_ins.setdefault(id(before.cell), [self._inputs[position]]))
+        stand_in = self._stand_ins.setdefault(id(before.cell), [self._inputs[position]])
+        if not before.place.kind.requires_grad:  # by that cell it may have entered as a constant
+            stand_in = self._stand_ins.setdefault(id(known), list(stand_in))
+        leaf: Handle = handle(None, Place(-1, kind), stand_in)
         leaf._extra = Extra()
         leaf._extra.node = record.node_of(known)
         assigned: Handle = record.record(_ASSIGNED, (value, leaf))

@@ -2130,6 +2130,45 @@ def test_a_variable_that_becomes_another_keeps_the_gradient_that_it_is_given_the
 
 
 @pytest.mark.parametrize(
+    "used",
+    [lambda v, w: 0.0, lambda v, w: v * 1, lambda v, w: (v * w, tnp.sin(v))[1], lambda v, w: v.value * w],
+    ids=["not before", "before", "twice before", "by its value"],
+)
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_constant_that_becomes_a_leaf_in_a_step_gets_its_gradient(used, inside):
+    def outcomes(wrap):
+        v, w = tape.constant(2.0), tape.Variable(3.0)
+
+        @wrap
+        def step():
+            before = used(v, w)
+            v.requires_grad_()
+            y = v * w * v + before * v
+            return y.backward() if inside else y
+
+        for _ in range(3):
+            y = step()
+            if not inside:
+                y.backward()
+            yield v.grad.item(), w.grad.item(), v.requires_grad
+            v.grad = None
+            v.requires_grad_(False)
+
+    assert list(outcomes(tape.jit)) == list(outcomes(lambda step: step))
+
+
+def test_leaves_that_a_recorded_step_makes_are_leaves():
+    w = tape.Variable(3.0)
+    step = tape.jit(lambda x: (w * x, tape.Variable(x.value * 2), x.detach()))
+    for _ in range(2):
+        y, leaf, constant = step(tape.constant(2.0))
+        assert leaf.is_leaf
+        assert (leaf.requires_grad, constant.requires_grad) == (True, False)
+        (y * leaf * leaf * constant).backward()
+        assert leaf.grad.item() == 96.0
+
+
+@pytest.mark.parametrize(
     "step",
     [
         lambda c, w: c.requires_grad_(),
