@@ -52,7 +52,7 @@ class SavedVariable:
     def packed(self, packing: Packing) -> SavedVariable:
         """Return what is kept once its value is packed; a leaf that requires grad is left alone: its Variable holds the value anyway."""
         value = self.cell[0] if self.cell.__class__ is list else None
-        if self.node is not None or self.leaf or not packable(value):
+        if self.node is not None or not packable(value):
             return self
         packed = copy.copy(self)
         packed.cell = packing.packed(value)

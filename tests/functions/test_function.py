@@ -414,6 +414,43 @@ def test_contract_17_a_context_is_freed_with_its_result(how, create_graph):
         gc.enable()
 
 
+@pytest.mark.usefixtures("tier")
+def test_contract_17_a_saved_leaf_whose_value_is_pending():
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        ctx.big = np.ones(3, np.float32).view(Array)
+        watched.append(weakref.ref(ctx.big))
+        return x * w
+
+    def backward(ctx, g):
+        x, w = ctx.saved
+        seen.append(np.asarray(w.value))
+        return g * w, g * x
+
+    class Array(np.ndarray):
+        pass
+
+    seen, watched = [], []
+    product = make(forward, backward)
+    x, w = tape.Variable(A), tape.Variable(B)
+    for n in (2, 4, 8):
+        with tape.no_grad():
+            w *= 2  # pending, as after a step of an optimizer
+        leaf = (w * 3).detach().requires_grad_()
+        found = tape.gradients([product.apply(x, w).sum(), product.apply(x, leaf).sum()], [x, w, leaf])
+        for f, e in zip([*found, *seen[-2:]], [4 * n * B, A, A, 3 * n * B, n * B], strict=True):
+            close(f, e)
+    gc.collect()
+    gc.disable()
+    try:
+        leaf = (w * 3).detach().requires_grad_()
+        y = product.apply(x, leaf)
+        del y, leaf
+        assert watched[-1]() is None
+    finally:
+        gc.enable()
+
+
 # -- 21: what the forward computed has no derivative, and says so -----------------------------------------------------------------------
 
 
