@@ -115,10 +115,10 @@ class Reach:
             if not _leads_nowhere(content):
                 yield Edge(read, value, key, (*path, step), node, content)
 
-    def way(self, variables: Iterable[object], holders: Iterable[Stored]) -> list[Edge]:
-        """Return all edges that can be rebound on the ways to some of the Variables and holders."""
+    def way(self, variables: Iterable[object], nodes: Iterable[int]) -> list[Edge]:
+        """Return all edges that can be rebound on the ways to some of the Variables and nodes."""
         edges: dict[tuple[int, object], Edge] = {}
-        nodes = {h.node for h in holders}
+        nodes = {*nodes}
         stack = [e for v in variables for e in self.edges.get(id(v), ())]
         stack += [e for n in nodes for e in self._incoming[n]]
         while stack:

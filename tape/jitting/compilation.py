@@ -20,9 +20,9 @@ from tape.errors import TapeValueError, warn
 from tape.graph.lines import user_line
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, itself
+from tape.jitting import identities
 from tape.jitting.arguments import Call, aval_of
 from tape.jitting.binding import Binding
-from tape.jitting.identities import asked, met, names, positions
 from tape.jitting.outcome import Slot
 from tape.jitting.places import KeptArray
 from tape.jitting.surroundings import surroundings
@@ -50,9 +50,10 @@ class CompiledStep:
         self.paths = {i: [e.path for e in edges] for i in step.relevant if (edges := reached.edges.get(id(step.sources[i])))}
         self.places = frozenset(reached.by_path())
         self.modes = modes_of(reached)
-        self.names = names(reached)
+        self.names = identities.names(reached)
         self.around: list[dict[Hashable, Any]] = []  # what was seen of its surroundings where it was traced
-        self.positions = {positions(call.variables, reached)} if asked(reached) else None  # of arguments; None: whichever they are in
+        # Of arguments; None: whichever they are in.
+        self.positions = {identities.positions(call.variables, reached)} if identities.asked(reached) else None
         for i in [i for i in self.paths if i < self.given]:
             if self.positions is not None or any({*self.paths[i]} <= other.idle and self._is_again(other) for other in others):
                 del self.paths[i]
@@ -107,7 +108,7 @@ class CompiledStep:
         if modes_of(reached) != self.modes:
             return None
         variables: list[Any] = [*given, *step.sources[self.given :]]
-        where = () if self.positions is None else positions(given, reached)
+        where = () if self.positions is None else identities.positions(given, reached)
         if self.positions is not None and where not in self.positions:
             return None
         places = reached.by_path()
@@ -128,7 +129,10 @@ class CompiledStep:
             return None
         matter = [variables[i] for i in step.relevant if i not in kept]
         ours = [*[s.holder for s in slots], *[k.holder for k in (*kept.values(), *[k for k, _ in read])]]
-        way = reached.way(matter, ours)
+        finding: tuple[Sequence[int], Sequence[Edge]] = ([], [])
+        if self.positions is not None:  # which Variables it may ask for
+            matter, finding = [*matter, *[v for v, _ in reached.variables.values()]], identities.finding(reached)
+        way = reached.way(matter, [*[h.node for h in ours], *finding[0]])
         around = surroundings(reached, way, self.names)
         if self.around:  # what a trace itself has changed, such as a cache, is not among them
             around = {key: edge for key, edge in around.items() if key in self.around[0]}
@@ -138,9 +142,9 @@ class CompiledStep:
                 return None
             self.around.append(seen)
             del self.around[:-_AROUND_LIMIT]
-        edges = [*way, *self.globals, *reached.modes, *[_edge_to(k, x) for k, x in read], *around.values()]
+        edges = [*way, *self.globals, *reached.modes, *[_edge_to(k, x) for k, x in read], *around.values(), *finding[1]]
         pinned = {i for i, place in enumerate(where) if place}.union(i for i in self.paths if i < self.given)
-        strangers: set[int] = set() if self.positions is None else met(reached) - {id(given[i]) for i in pinned}
+        strangers: set[int] = set() if self.positions is None else identities.met(reached) - {id(given[i]) for i in pinned}
         return self._bound(variables, len(given), edges, slots, kept, pinned, strangers)
 
     def moved(self, given: Sequence[Handle]) -> Binding | None:

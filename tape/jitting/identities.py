@@ -9,16 +9,19 @@ from __future__ import annotations
 import dis
 import functools
 import itertools
+import operator
 import types
+from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 from tape.callables.objects import Itself
-from tape.callables.reach import Reach
+from tape.callables.reach import Edge, Reach
 from tape.graph.lines import is_foreign
 from tape.graph.segment import Handle, itself
 
 _IS, _CONSTANT = dis.opmap["IS_OP"], dis.opmap["LOAD_CONST"]
+_CONTAINERS = (dict, set, frozenset)
 _ASKING = frozenset({"id", "is_", "is_not"})
 
 
@@ -35,6 +38,33 @@ def positions(variables: Sequence[Handle], reached: Reach) -> tuple[Hashable, ..
     return tuple([frozenset({*[e.path for e in reached.edges.get(id(v), ())], *keyed.get(id(v), ())}) for v in variables])
 
 
+def finding(reached: Reach) -> tuple[list[int], list[Edge]]:
+    """Return the nodes of containers that find Variables by identity, or are empty, and by what it is seen whether they hold the same."""
+    nodes: list[int] = []
+    edges: list[Edge] = []
+    for node, x in enumerate(reached.nodes):
+        if isinstance(x, (*_CONTAINERS, list, deque)) and not x:
+            nodes.append(node)
+            edges.append(Edge(operator.length_hint, x, 0, (), -1, 0))
+        elif isinstance(x, _CONTAINERS):
+            keys = [*x]
+            if any(isinstance(key, Handle) for key in keys):
+                nodes.append(node)
+                edges.append(Edge(_has_by_id, x, {*map(id, keys)}, (), -1, True))
+            elif any(type(key) is int and key in reached.variables for key in keys):
+                nodes.append(node)
+                edges.append(Edge(_has, x, {*keys}, (), -1, True))
+    return nodes, edges
+
+
+def _has_by_id(container: Any, ids: set[int]) -> bool:
+    return len(container) == len(ids) and ids.issuperset(map(id, container))
+
+
+def _has(container: Any, keys: set[Any]) -> bool:
+    return len(container) == len(keys) and keys.issuperset(container)
+
+
 def met(reached: Reach) -> set[int]:
     """Return the ids of all Variables that are reached, also as keys."""
     return {*reached.variables, *[name for name, _ in _keys(reached)]}
@@ -43,7 +73,7 @@ def met(reached: Reach) -> set[int]:
 def _keys(reached: Reach) -> Iterator[tuple[int, Itself | int]]:
     """Yield the ids of what containers find something by, with that itself where it is a Variable, or the id again."""
     for x in reached.nodes:
-        if isinstance(x, (dict, set, frozenset)):
+        if isinstance(x, _CONTAINERS):
             for key in [*x]:
                 if isinstance(key, Handle):
                     yield id(itself(key)), Itself(itself(key))

@@ -131,3 +131,52 @@ def test_programs_of_arguments_in_other_places_are_compiled_once():
         for i, x in enumerate(batches):
             assert step(x).tolist() == (x.value * (10 if i == 1 else 1)).tolist()
     assert step.cache_info()[1:] == (6, 2)
+
+
+def by_the_best(state, x):
+    return x * 10 if x is state.best else x * 1
+
+
+def by_table(state, x):
+    return x * state.best if x in state.table else x * 1
+
+
+def by_set(state, x):
+    return x * 5 if x in state.chosen else x * state.best
+
+
+def by_list(state, x):
+    return x * (10 if any(x is y for y in state.listed) else 1)
+
+
+def by_id(state, x):
+    return x * (3 if id(x) in state.numbers else 1) + state.best
+
+
+@pytest.mark.parametrize("ask", [by_the_best, by_table, by_set, by_list, by_id])
+def test_what_an_argument_is_compared_with_may_change_between_calls(ask):
+    def seen(wrap):
+        a, b, c, d = [tape.constant(float(i)) for i in range(1, 5)]
+        state = types.SimpleNamespace(best=a, table={d: 1}, chosen={d}, listed=[], numbers={id(a): 1})
+        step = wrap(lambda x: ask(state, x))
+        yield step(b).tolist()
+        for best, chosen, x in (
+            (a, [], c),
+            (c, [c], b),
+            (c, [c], c),
+            (c, [b], c),
+            (b, [b, a], b),
+            (b, [b], c),
+            (d, [a], a),
+            (d, [], d),
+            (a, [b], a),
+        ):
+            state.best = best
+            state.table.clear()
+            state.table.update(dict.fromkeys(chosen, 1))
+            state.chosen = frozenset(chosen)
+            state.listed[:] = chosen
+            state.numbers = {id(v): 1 for v in chosen} or state.numbers
+            yield step(x).tolist()
+
+    assert list(seen(tape.jit)) == list(seen(lambda step: step))
