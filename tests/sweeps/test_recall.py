@@ -511,3 +511,19 @@ def test_contract_12_20_what_a_recorded_sweep_adds_to_is_differentiated_with_it(
         tnp.sum(tnp.sin(x)).backward(create_graph=True)
         close(x.grad, 3 * A * A + np.cos(A))
         close(tape.gradients(tnp.sum(x.grad), x), 6 * A - np.sin(A))
+
+
+@pytest.mark.parametrize("change", [lambda y: y.register_hook(lambda g: g * 10), lambda y: y.unchain()], ids=["hook", "cut"])
+def test_what_is_done_to_a_result_that_ran_counts_in_a_sweep_that_is_known(change):
+    found = []
+    for i in range(6):
+        y = tape.Variable([1.0, 2.0]) * 2
+        float(y.sum())
+        if i > 2:
+            change(y)
+        found.append(tape.gradients((y * y).sum(), y).tolist())
+    with tape.eager():
+        y = tape.Variable([1.0, 2.0]) * 2
+        change(y)
+        expected = tape.gradients((y * y).sum(), y).tolist()
+    assert found == [[4.0, 8.0]] * 3 + [expected] * 3
