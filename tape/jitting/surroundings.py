@@ -1,6 +1,7 @@
 """Surroundings: what a step was traced with besides Variables, arrays and modes: the lengths of containers, and what was not there.
 
-A list of layers that has got one more, and an attribute that holds something where there was None, bring Variables that no trace has met.
+A list of layers that has got one more, or its first one, and an attribute that holds something where there was None, bring Variables that
+no trace has met.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ _SMALL = 256  # up to here, equal numbers are one object
 
 
 def surroundings(reached: Reach, way: Sequence[Edge], names: Collection[str]) -> dict[Hashable, Edge]:
-    """Return by what is seen: lengths of containers on the ``way`` to what a step reads, attributes of these ``names`` that are None."""
+    """Return by what is seen: lengths of containers on the ``way`` to what a step reads, attributes of these ``names`` that are None.
+
+    Nothing leads through an empty container, so that nobody knows whether the step reads it: any is looked at until it gets something.
+    """
     ours = {id(edge.holder) for edge in way}
     found: dict[Hashable, Edge] = {}
     for holder in reached.holders:
@@ -23,7 +27,7 @@ def surroundings(reached: Reach, way: Sequence[Edge], names: Collection[str]) ->
         if holder.place.spelled == ".{}":
             empty = [name for name in names if at.get(name, _SMALL) is None]
             found.update(((holder.key, n), Edge(operator.getitem, at, n, (), -1, None)) for n in empty)
-        elif id(at) in ours and _is_container(holder) and len(at) == len(before):
+        elif (id(at) in ours or not before) and _is_container(holder) and len(at) == len(before):
             found[holder.key] = _of_length(at, len(at))
     return found
 

@@ -621,7 +621,7 @@ def test_a_step_that_clears_gradients_first_is_one_whether_or_not_there_are_any(
     """``zero_grad(); backward(); step()``: the first call meets no gradients, and all others do."""
 
     def made():
-        w, kept = tape.Variable(W), []
+        w, kept = tape.Variable(W), [None]
 
         def step(x):
             if after == "looks first" and w.grad is not None:
@@ -1370,20 +1370,20 @@ def rows_that_are_empty_at_first(state, x):
 def test_what_a_step_puts_where_nothing_was_is_there_at_the_next_call(step, given):
     if given and step in {made_by_default, a_number_at_first}:
         given = {"other": None}
-    states = dict(given), dict(given)
-    compiled = tape.jit(lambda x: step(states[0], x))
+    state, plain = dict(given), dict(given)
+    compiled = tape.jit(lambda x: step(state, x))
     for x in (1.0, 2.0, 3.0, 4.0):
         compiled(tape.constant(x))
-        step(states[1], tape.constant(x))
-        assert jax.tree.map(float, states[0]) == jax.tree.map(float, states[1])
-    states[0].clear()
-    states[0].update(given)  # begins anew, with the program that did
+        step(plain, tape.constant(x))
+        assert jax.tree.map(float, state) == jax.tree.map(float, plain)
+    state.clear()
+    state.update(given)  # begins anew, with the program that did
     traces = compiled.cache_info().traces
     compiled(tape.constant(1.0))
-    states[1].clear()
-    states[1].update(given)
-    step(states[1], tape.constant(1.0))
-    assert jax.tree.map(float, states[0]) == jax.tree.map(float, states[1])
+    plain.clear()
+    plain.update(given)
+    step(plain, tape.constant(1.0))
+    assert jax.tree.map(float, state) == jax.tree.map(float, plain)
     assert compiled.cache_info().traces == traces
 
 

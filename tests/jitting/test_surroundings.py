@@ -106,6 +106,43 @@ def test_a_step_may_write_into_what_changes_between_calls(way):
     assert list(outcomes(tape.jit)) == list(outcomes(lambda step: step))
 
 
+@pytest.mark.parametrize("empty", [list, dict, collections.deque])
+@pytest.mark.parametrize("kept", ["closure", "attribute", "item"])
+def test_containers_without_anything_are_met_once_they_get_variables(empty, kept):
+    def outcomes(wrap):
+        layers, w = empty(), tape.Variable(2.0)
+        holder, outer = types.SimpleNamespace(layers=layers), [layers]
+
+        @wrap
+        def step(x):
+            there = {"closure": lambda: layers, "attribute": lambda: holder.layers, "item": lambda: outer[0]}[kept]()
+            for layer in there.values() if isinstance(there, dict) else there:
+                x = x * layer
+            return x * w
+
+        for value in (None, None, 3.0, 5.0, None):
+            if value is not None and isinstance(layers, dict):
+                layers[value] = tape.Variable(value)
+            elif value is not None:
+                layers.append(tape.Variable(value))
+            y = step(tape.constant(1.0))
+            y.backward()
+            held = layers.values() if isinstance(layers, dict) else layers
+            yield float(y), float(w.grad), [float(layer.grad) for layer in held]
+
+    assert list(outcomes(tape.jit)) == list(outcomes(lambda step: step))
+
+
+def test_a_record_of_numbers_that_begins_without_any_is_no_reason_to_compile_a_step():
+    state = types.SimpleNamespace(w=tape.Variable([1.0, 2.0]), losses=[], notes={})
+    step = tape.jit(lambda x: (x * state.w).sum())
+    for i in range(20):
+        state.losses.append(float(step(tape.constant([1.0, 1.0]))))
+        state.notes[i] = i
+    assert step.cache_info().kept == 1
+    assert step.cache_info().traces <= 2
+
+
 def test_what_a_step_does_not_read_is_no_reason_to_compile_it():
     state = types.SimpleNamespace(held={"w": tape.Variable([1.0, 2.0])}, losses=[], best=None)
     step = tape.jit(lambda x: (x * state.held["w"]).sum())
