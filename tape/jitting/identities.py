@@ -82,8 +82,8 @@ def _keys(reached: Reach) -> Iterator[tuple[int, Itself | int]]:
 
 
 def names(reached: Reach) -> frozenset[str]:
-    """Return the names of globals and attributes in the user's code that is reached."""
-    return frozenset(name for code in _codes(reached) for name in code.co_names)
+    """Return the names of globals, attributes and items in the user's code that is reached."""
+    return frozenset(name for code in _codes(reached) for name in (*code.co_names, *code.co_consts) if isinstance(name, str))
 
 
 def _codes(reached: Reach) -> Iterator[types.CodeType]:

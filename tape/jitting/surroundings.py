@@ -1,34 +1,41 @@
 """Surroundings: what a step was traced with besides Variables, arrays and modes: the lengths of containers, and what was not there.
 
-A list of layers that has got one more, or its first one, and an attribute that holds something where there was None, bring Variables that
+A list of layers that has got one more, or its first one, and a name that stands for something where there was None, bring Variables that
 no trace has met.
 """
 
 from __future__ import annotations
 
 import operator
+import types
 from collections import deque
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 
+from tape.callables.objects import Writable
 from tape.callables.reach import Edge, Reach, Stored
 
 _SMALL = 256  # up to here, equal numbers are one object
+_CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 
 
 def surroundings(reached: Reach, way: Sequence[Edge], names: Collection[str]) -> dict[Hashable, Edge]:
-    """Return by what is seen: lengths of containers on the ``way`` to what a step reads, attributes of these ``names`` that are None.
+    """Return by what is seen: lengths of containers on the ``way`` to what a step reads, and the places in code that hold nothing so far.
 
-    Nothing leads through an empty container, so that nobody knows whether the step reads it: any is looked at until it gets something.
+    Those are its names, and attributes and items of these ``names``, with None or an empty container.  Nothing leads through one, so that
+    nobody knows whether the step reads it: it is looked at until it gets something.
     """
     ours = {id(edge.holder) for edge in way}
     found: dict[Hashable, Edge] = {}
     for holder in reached.holders:
         at, before = holder.place.at, holder.before
-        if holder.place.spelled == ".{}":
-            empty = [name for name in names if at.get(name, _SMALL) is None]
-            found.update(((holder.key, n), Edge(operator.getitem, at, n, (), -1, None)) for n in empty)
-        elif (id(at) in ours or not before) and _is_container(holder) and len(at) == len(before):
-            found[holder.key] = _of_length(at, len(at))
+        by_name = holder.place.spelled == ".{}"
+        if _is_container(holder):
+            if len(at) == len(before) and (id(at) in ours or not before):
+                found[holder.key] = _of_length(at, len(at))
+            if len(before) > _SMALL or (id(at) not in ours and str(holder.path[-1]).startswith("[")):  # data, rather than state
+                continue
+            by_name = id(at) not in ours
+        found.update(((holder.key, key), edge) for key, edge in _of_nothing(holder, names if by_name else None))
     return found
 
 
@@ -40,3 +47,21 @@ def _of_length(at: object, n: int) -> Edge:
     if n <= _SMALL:
         return Edge(operator.length_hint, at, 0, (), -1, n)
     return Edge(lambda at, n: len(at) == n, at, n, (), -1, True)
+
+
+def _of_nothing(holder: Stored, names: Collection[str] | None) -> Iterator[tuple[object, Edge]]:
+    """Yield the keys, of these ``names``, under which nothing is held after a trace, with what tells whether that is so."""
+    place = holder.place
+    for key in holder.before:
+        if names is not None and key not in names:
+            continue
+        if place.at_key(key) is None:
+            get = getattr if isinstance(place.at, types.CellType) else operator.getitem
+            yield key, Edge(get, place.at, key, (), -1, None)
+        elif _is_empty_at(place, key):
+            yield key, Edge(_is_empty_at, place, key, (), -1, True)
+
+
+def _is_empty_at(place: Writable, key: object) -> bool:
+    content = place.at_key(key)
+    return isinstance(content, _CONTAINERS) and not len(content)

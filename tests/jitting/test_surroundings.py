@@ -133,6 +133,70 @@ def test_containers_without_anything_are_met_once_they_get_variables(empty, kept
     assert list(outcomes(tape.jit)) == list(outcomes(lambda step: step))
 
 
+SHELF = None
+
+
+def _total(held):
+    if held is None or isinstance(held, tape.Variable):
+        return 0.0 if held is None else held
+    return sum(held.values() if isinstance(held, dict) else held)
+
+
+def _in_closure(first):
+    held, w = first, tape.Variable(2.0)
+
+    def put(x):
+        nonlocal held
+        held = x
+
+    return lambda x: x * w + x * _total(held), put
+
+
+def _in_module(first):
+    global SHELF
+    SHELF, w = first, tape.Variable(2.0)
+
+    def put(x):
+        global SHELF  # noqa: PLW0603 - what is tested
+        SHELF = x
+
+    return lambda x: x * w + x * _total(SHELF), put
+
+
+def _in_attribute(first):
+    held = types.SimpleNamespace(first=first, w=tape.Variable(2.0))
+    return lambda x: x * held.w + x * _total(held.first), lambda x: setattr(held, "first", x)
+
+
+def _in_item(first):
+    held = {"first": first, "w": tape.Variable(2.0)}
+    return lambda x: x * held["w"] + x * _total(held["first"]), lambda x: held.__setitem__("first", x)
+
+
+def _in_item_alone(first):
+    held, w = {"first": first}, tape.Variable(2.0)
+    return lambda x: x * w + x * _total(held["first"]), lambda x: held.__setitem__("first", x)
+
+
+@pytest.mark.parametrize("place", [_in_closure, _in_module, _in_attribute, _in_item, _in_item_alone])
+@pytest.mark.parametrize("kind", [None, list, tuple, dict])
+def test_what_is_put_where_nothing_was_is_met(place, kind):
+    def holding(v):
+        return v if kind is None else {"v": v} if kind is dict else kind([v])
+
+    step, put = place(None if kind is None else kind())
+    compiled = tape.jit(step)
+    x = tape.constant(1.0)
+    assert float(compiled(x)) == 2.0
+    for value in (3.0, 5.0):
+        v = tape.Variable(value)
+        put(holding(v))
+        y = compiled(x)
+        y.backward()
+        assert (float(y), float(v.grad)) == (2.0 + value, 1.0)
+    assert compiled.cache_info().traces == 2
+
+
 def test_a_record_of_numbers_that_begins_without_any_is_no_reason_to_compile_a_step():
     state = types.SimpleNamespace(w=tape.Variable([1.0, 2.0]), losses=[], notes={})
     step = tape.jit(lambda x: (x * state.w).sum())
