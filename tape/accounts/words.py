@@ -27,6 +27,7 @@ REASONS = {
     ),
     "stream": ("a gradient was given out as soon as it was final", ""),
     "jit": ("a tape.jit function needed the value of a pending Variable", "call it with Variables whose values are there"),
+    "update": ("an update had ended, after which ever other structures came", ""),
     "used elsewhere": ("a pending value was used in another thread, mode or transformation", "look at it where it is made"),
     "swept elsewhere": ("a sweep came by what another thread, or another mode, had pending", "sweep where it was recorded"),
     "cut elsewhere": ("a Variable was cut from its past elsewhere than where it was recorded", "cut it where it was recorded"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tape import layout
+from tape.graph.borders import parts
 from tape.graph.trie import RECORD
 from tape.graph.watcher import NOBODY, Watcher
 
@@ -84,7 +85,10 @@ def set_scope(scope: Scope) -> None:
         if (scope.observer is not None or scope.notes is not None) and not scope.unseen:
             segment.epoch = None
         if segment.state.mode != scope.mode:
-            segment.state = segment.state.switched(scope.mode)
+            if parts(segment.state, scope.mode) and not scope.reproducible:
+                close(segment)  # it runs when somebody looks at it, or goes on from it
+            else:
+                segment.state = segment.state.switched(scope.mode)
     LOCAL.scope = scope  # nothing is called since the line above: Ctrl-C leaves both or none
 
 

@@ -18,6 +18,7 @@ from tape import jaxapi, layout
 from tape.accounts.records import Site
 from tape.bounded import Bounded
 from tape.configuration import checks_results, configuration
+from tape.graph.borders import follows
 from tape.graph.trie import CLOCK, State, Step
 from tape.ops.building import JaxprBuilder
 from tape.ops.kernel import Kernel
@@ -201,6 +202,8 @@ class Program(layout.Choice):
             number = hash(key)
             seen = seen or _MET.get(number, 0)
             _MET[number] = CLOCK.now
+        if not seen and not self.whole:
+            follows(state)
         self._meetings = Meetings(seen)
         return counted
 

@@ -10,11 +10,12 @@ from tape import errors, jaxapi
 from tape.configuration import CHANGES, configuration
 from tape.errors import TapeError
 from tape.graph import boundary
+from tape.graph.borders import parts
 from tape.graph.kinds import Kind
 from tape.graph.length import ends_long
 from tape.graph.scope import LOCAL, close, watched
 from tape.graph.segment import Handle, Segment, SegmentClosedError, TracerMetError, end_of, made_at, node_of, still_open
-from tape.graph.trie import CONSTANT, SWEEP, State
+from tape.graph.trie import CONSTANT, RECORD, SWEEP, State
 from tape.graph.watcher import NOBODY
 from tape.ops.kernel import Kernel, Op
 from tape.ops.placing import leaf_kernel, placing
@@ -79,7 +80,7 @@ def enter(segment: Segment, variable: Handle) -> int:
             waiting = boundary.awaited(cell, origin, place)
             if ours and waiting.trace is not None:
                 raise TracerMetError
-            value = computed(cell, waiting, place.slot, "used elsewhere")
+            value = computed(cell, waiting, place.slot, "update" if parts(waiting.state, RECORD) else "used elsewhere")
         if boundary.is_abstract(value):
             raise errors.ConcretizationError(boundary.no_value(value))
         if not isinstance(value, jaxapi.Tracer):
