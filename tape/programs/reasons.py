@@ -58,6 +58,7 @@ class _Alone(NamedTuple):
 
     avals: tuple[Any, ...]
     params: _Params
+    results: tuple[Any, ...]
     jaxpr: Any
 
 
@@ -125,7 +126,7 @@ def ran_alone(site: Site, entries: Sequence[Step], *, new: bool) -> None:
 
 def _alone(kernel: Kernel, params: _Params) -> _Alone:
     jaxpr = kernel.jaxpr.jaxpr
-    return _Alone(kernel.in_avals, params, jaxpr if len(jaxpr.eqns) <= _COMPARED and _is_plain(jaxpr) else None)
+    return _Alone(kernel.in_avals, params, kernel.out_avals, jaxpr if len(jaxpr.eqns) <= _COMPARED and _is_plain(jaxpr) else None)
 
 
 def _params(kernel: Kernel, op: Any) -> _Params:
@@ -171,13 +172,13 @@ def _first_of_avals(old: _Met, new: _Met) -> Change | None:
     return next((change for change in of_avals if change is not None), None)
 
 
-def _of_avals(old: Sequence[Any], new: Sequence[Any], name: str, line: Line | None) -> Change | None:
+def _of_avals(old: Sequence[Any], new: Sequence[Any], name: str, line: Line | None, does: str = "reads") -> Change | None:
     for before, now in zip(old, new, strict=False):
         if before.shape != now.shape:
-            return Change("shape", f"the shape of what {name}{_at(line)} reads", f"{_short(before)}, then {_short(now)}")
+            return Change("shape", f"the shape of what {name}{_at(line)} {does}", f"{_short(before)}, then {_short(now)}")
         if before != now:
             weak = " (one of them a Python number's)" if before.dtype == now.dtype else ""
-            return Change("dtype", f"the dtype of what {name}{_at(line)} reads", f"{_short(before)}, then {_short(now)}{weak}")
+            return Change("dtype", f"the dtype of what {name}{_at(line)} {does}", f"{_short(before)}, then {_short(now)}{weak}")
     return None
 
 
@@ -194,6 +195,9 @@ def _of_kernels(old: _Alone, entry: Step) -> Change:
         if before != now and before is not None and now is not None and before[0] == now[0]:
             name = f"the parameter {_named(entry.op, now[0])}"
             return Change("static", f"{name} of {at}", f"{before[1]}, then {now[1]}")
+    change = _of_avals(old.results, new.results, kernel.name, entry.where, "gives")
+    if change is not None:
+        return change
     told = None if old.jaxpr is None or new.jaxpr is None else _of_jaxprs(old.jaxpr, new.jaxpr)
     if told is not None:
         return Change("static", told[0].format(at), told[1])

@@ -69,3 +69,16 @@ def test_a_function_made_anew_that_is_another_program():
         (reason,) = found
         assert found[reason] == 1
         assert reason == "new structure" if k == 0 else reason.startswith(f"another function or parameter in named (first at {__file__}:")
+
+
+def test_a_divisor_that_follows_from_a_shape_is_told_as_the_shape():
+    """The sweep of a mean reads one number, and divides by how many there are: nobody could give that as an array."""
+    w = tape.Variable(np.ones(4, np.float32))
+    tape.stats().reset()
+    for n in (5, 11, 7, 13, 17):
+        y = tnp.tanh(np.ones((n, 4), np.float32) @ w).mean()
+        y.value  # so that the sweep is a run of its own
+        y.backward()
+    said = " ".join(str(tape.stats()).split())
+    assert "the shape of what vjp_mean" in said
+    assert "a number that is part of vjp_mean" not in said
