@@ -242,11 +242,14 @@ def _of_a_library(module: str | None) -> bool:
     return module is not None and (module.partition(".")[0] in _LIBRARIES or module == "interop.lift")
 
 
+_SHARED = (Handle, list, tuple, dict, deque, types.NoneType)
+
+
 def _of_the_class(kind: type) -> Iterator[str]:
     """Yield the names of what objects of a class share."""
     for base in kind.__mro__:
         if not _of_a_library(base.__module__):
-            yield from [n for n, x in vars(base).items() if isinstance(x, (Handle, list, tuple, dict, deque)) and not n.startswith("__")]
+            yield from [n for n, x in vars(base).items() if isinstance(x, _SHARED) and not n.startswith("__")]
 
 
 def _modules(place: dict[str, Any], names: Sequence[str]) -> list[types.ModuleType]:

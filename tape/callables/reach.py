@@ -130,6 +130,10 @@ class Reach:
                 stack.extend(self._incoming[edge.source])
         return list(edges.values())
 
+    def path(self, node: int) -> Path:
+        """Return the path by which a node was found first."""
+        return self._incoming[node][0].path
+
     def by_path(self) -> dict[Path, Any]:
         """Return the Variables by every path to them."""
         return {e.path: e.content for edges in self.edges.values() for e in edges}

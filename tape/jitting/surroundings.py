@@ -6,12 +6,13 @@ no trace has met.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import types
 from collections import deque
 from collections.abc import Collection, Hashable, Iterator, Sequence
 
-from tape.callables.objects import Writable
+from tape.callables.objects import Writable, parts
 from tape.callables.reach import Edge, Reach, Stored
 
 _SMALL = 256  # up to here, equal numbers are one object
@@ -21,8 +22,8 @@ _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 def surroundings(reached: Reach, way: Sequence[Edge], names: Collection[str]) -> dict[Hashable, Edge]:
     """Return by what is seen: lengths of containers on the ``way`` to what a step reads, and the places in code that hold nothing so far.
 
-    Those are its names, and attributes and items of these ``names``, with None or an empty container.  Nothing leads through one, so that
-    nobody knows whether the step reads it: it is looked at until it gets something.
+    Those are its names, and attributes and items of these ``names``, with None or (but for those in slots and classes) an empty container.
+    Nothing leads through one, so that nobody knows whether the step reads it: it is looked at until it gets something.
     """
     ours = {id(edge.holder) for edge in way}
     found: dict[Hashable, Edge] = {}
@@ -36,6 +37,8 @@ def surroundings(reached: Reach, way: Sequence[Edge], names: Collection[str]) ->
                 continue
             by_name = id(at) not in ours
         found.update(((holder.key, key), edge) for key, edge in _of_nothing(holder, names if by_name else None))
+    for node, value in enumerate(reached.nodes):
+        found.update(((reached.path(node), name), edge) for name, edge in _of_no_attribute(value, names))
     return found
 
 
@@ -60,6 +63,15 @@ def _of_nothing(holder: Stored, names: Collection[str] | None) -> Iterator[tuple
             yield key, Edge(get, place.at, key, (), -1, None)
         elif _is_empty_at(place, key):
             yield key, Edge(_is_empty_at, place, key, (), -1, True)
+
+
+def _of_no_attribute(value: object, names: Collection[str]) -> Iterator[tuple[object, Edge]]:
+    """Yield the attributes of these ``names`` in slots and in classes that are None."""
+    for _, content, read, name in parts(value):
+        if read is not None and content is None and name in names:
+            with contextlib.suppress(AttributeError):  # a slot that is empty
+                if read(value, name) is None:
+                    yield name, Edge(read, value, name, (), -1, None)
 
 
 def _is_empty_at(place: Writable, key: object) -> bool:

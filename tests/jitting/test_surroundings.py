@@ -178,6 +178,38 @@ def _in_item_alone(first):
     return lambda x: x * w + x * _total(held["first"]), lambda x: held.__setitem__("first", x)
 
 
+class _Slotted:
+    __slots__ = ("empty", "first", "w")
+
+    def __init__(self):
+        self.first = None
+
+
+class _WithDefault:
+    first = None
+
+
+def _class():
+    return type("Shared", (), {"first": None})
+
+
+@pytest.mark.parametrize("make", [_Slotted, _WithDefault, _class])
+def test_an_attribute_of_a_slot_or_a_class_that_was_none_is_met(make):
+    held = make()
+    held.w = tape.Variable(2.0)
+    step = tape.jit(lambda x: x * held.w if held.first is None or hasattr(held, "empty") else x * held.w + held.first)
+    x = tape.constant(1.0)
+    assert float(step(x)) == 2.0
+    for value in (3.0, 5.0):
+        held.first = tape.Variable(value)
+        y = step(x)
+        y.backward()
+        assert (float(y), float(held.first.grad)) == (2.0 + value, 1.0)
+    held.first = None
+    assert float(step(x)) == 2.0
+    assert step.cache_info().traces == 2
+
+
 @pytest.mark.parametrize("place", [_in_closure, _in_module, _in_attribute, _in_item, _in_item_alone])
 @pytest.mark.parametrize("kind", [None, list, tuple, dict])
 def test_what_is_put_where_nothing_was_is_met(place, kind):
