@@ -32,6 +32,7 @@ from tape.errors import (
     TapeValueError,
     UnrecordedGradientError,
 )
+from tape.jitting import arguments
 from tape.jitting.binding import Binding
 from tests import agreement
 
@@ -2496,3 +2497,27 @@ def test_results_of_one_traced_value_have_a_seed_each():
 
     y, same = both()
     assert float(tape.gradients(y + 10 * same, w)) == 66.0
+
+
+def test_numpy_arguments_of_known_shapes_are_put_on_the_device_by_the_program_alone(monkeypatch):
+    """A step that binds a name anew is looked for at each call, and what it is given is compared with what it was traced for."""
+    state = {"mean": tape.constant(W)}
+
+    @tape.jit
+    def step(x):
+        state["mean"] = state["mean"] * 0.5 + x
+        return state["mean"] * 2
+
+    expected = W
+    for given in (X, X + 1, X.astype(np.float64), X[:1] * X):
+        step(given)
+        expected = expected * 0.5 + np.asarray(given, np.float32)
+    monkeypatch.setattr(arguments, "known_array", None)
+    for given in (X, X.astype(np.float64)):
+        expected = expected * 0.5 + np.asarray(given, np.float32)
+        close(step(given), expected * 2)
+    monkeypatch.undo()
+    with jax.enable_x64(True):
+        assert step(X.astype(np.float64)).dtype == np.float64
+    with pytest.raises(TapeTypeError):
+        step(np.array(["a"]))
