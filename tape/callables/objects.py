@@ -103,9 +103,9 @@ class Writable(NamedTuple):
         """Return what it holds there; MISSING if there is nothing."""
         if isinstance(self.at, types.CellType):
             return in_cell(self.at)
-        if isinstance(self.at, dict):
-            return self.at.get(key, MISSING)
-        return self.at[key] if key < len(self.at) else MISSING
+        if isinstance(self.at, (list, deque)):
+            return self.at[key] if key < len(self.at) else MISSING
+        return self.at.get(key, MISSING)
 
     def put(self, key: object, content: object) -> None:
         """Store ``content``."""

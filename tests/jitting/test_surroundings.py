@@ -263,3 +263,16 @@ def test_a_step_of_more_variables_than_numbers_that_are_one_object_is_bound_once
         assert float(step()) == 44850.0
     rows.append(tape.Variable(0.5))
     np.testing.assert_array_equal(step().detach(), 44850.5)
+
+
+def test_an_object_whose_attributes_are_a_view_is_looked_through():
+    """As proxies of classes have: a step may reach one in the globals of another library."""
+
+    class Proxy:
+        @property
+        def __dict__(self):
+            return types.MappingProxyType({"first": None})
+
+    held, w = Proxy(), tape.Variable(2.0)
+    step = tape.jit(lambda x: x * w if getattr(held, "first", None) is None else x)
+    assert [float(step(tape.constant(x))) for x in (1.0, 3.0)] == [2.0, 6.0]
