@@ -19,6 +19,7 @@ __all__ = [
     "hooked",
     "hooking",
     "keeps_result",
+    "kept",
     "made",
     "mapped",
     "packed",
@@ -96,6 +97,12 @@ def packed(x, unpack):
         with tape.saved_value_hooks(lambda v: v, unpack):
             y = tnp.tanh(x).sum()
         return tape.gradients(y, x)
+
+
+def kept(x, pack, unpack):
+    """A sum of cubes of which hooks keep what sweeps read."""
+    with tape.saved_value_hooks(pack, unpack):
+        return (x * x * x).sum()
 
 
 def second(backward, x, forward=keeps):

@@ -56,6 +56,15 @@ ROWS = {
             "with tape.Tape() as t: v = h + 1",
             "len(t) == 1",
         ),
+        (
+            (
+                "F = made(lambda ctx, x: tape.constant(2 * x.detach().numpy()), lambda ctx, g: 2 * g)\nwith tape.Tape() as t:\n"
+                "    with tape.no_grad(): v = F.apply(x)\n    y = v * x\nt.function(x, y)"
+            ),
+            "call it where it is recorded",
+            "with tape.Tape() as t: y = F.apply(x) * x\nv = t.function(x, y)(2 * A)",
+            "same(v, 8 * A * A)",
+        ),
         ("tape.Tape(h)", "tape.Tape.of(outputs)", "v = tape.Tape.of(h)", "len(v) == 1"),
         ("tape.profile(total)", "write @tape.profile(), with parentheses", "v = tape.profile()(total)(x)", "same(v, (A * A).sum())"),
         ("tape.Tape().__exit__(None, None, None)", "with tape.Tape() as t", "with tape.Tape() as t: v = h + 1", "len(t) == 1"),
@@ -786,6 +795,15 @@ ROWS = {
         ),
     ],
     "packed": [
+        (
+            (
+                "F = lambda k, u: tape.jit(lambda v: kept(v, k, u))\ng = tape.gradients(F(lambda v: (v * 2.0**20).astype('int32'), lambda k: k / "
+                "2.0**20)(x), x, create_graph=True)\ntape.gradients((g * g).sum(), x)"
+            ),
+            "have pack return floating point numbers",
+            "g = tape.gradients(F(lambda v: v * 2, lambda k: k / 2)(x), x, create_graph=True)\nv = tape.gradients((g * g).sum(), x)",
+            "grad_is((tape.gradients((x * x * x).sum(), x, create_graph=True) ** 2).sum(), x, v)",
+        ),
         ("packed(x, lambda v: 3)", "return a Variable or an array", "g = packed(x, lambda v: v)", "same(g, 1 - np.tanh(A) ** 2)"),
         (
             "packed(x, lambda v: v[:2])",
