@@ -161,6 +161,15 @@ def test_a_captured_constant_that_changes_is_read_again_also_behind_an_op(fun):
     assert lifted(y).item() == 18
 
 
+def check_derivative(fun, order):
+    x = tape.Variable(0.7)
+    own, expected = interop.lift(fun)(x), fun
+    for i in range(order):
+        own = tape.gradients(own, x, create_graph=i + 1 < order)
+        expected = jax.grad(expected)
+    np.testing.assert_allclose(own.numpy(), expected(0.7), rtol=1e-4)
+
+
 @pytest.mark.parametrize("order", [1, 2, 3])
 def test_a_custom_vjp_may_close_over_data_in_derivatives_of_any_order(order):
     data = np.arange(60, dtype=np.float32).reshape(20, 3) / 60
@@ -173,12 +182,7 @@ def test_a_custom_vjp_may_close_over_data_in_derivatives_of_any_order(order):
         waves.defvjp(lambda x: (waves(x), x), lambda x, g: ((g * jnp.cos(data @ x)) @ data,))
         return (jnp.cos(waves(scale * jnp.ones(3))) @ data).sum()
 
-    x = tape.Variable(0.7)
-    own, expected = interop.lift(fun)(x), fun
-    for i in range(order):
-        own = tape.gradients(own, x, create_graph=i + 1 < order)
-        expected = jax.grad(expected)
-    np.testing.assert_allclose(own.numpy(), expected(0.7), rtol=1e-4)
+    check_derivative(fun, order)
 
 
 class OnlyOnceError(Exception):
@@ -207,12 +211,7 @@ def test_a_rule_that_refuses_what_nobody_asks_for_does_not_stop_a_derivative(ord
     def fun(scale):
         return (jnp.cos(waves(jnp.asarray(data), scale * jnp.ones(3))) @ data).sum()
 
-    x = tape.Variable(0.7)
-    own, expected = interop.lift(fun)(x), fun
-    for i in range(order):
-        own = tape.gradients(own, x, create_graph=i + 1 < order)
-        expected = jax.grad(expected)
-    np.testing.assert_allclose(own.numpy(), expected(0.7), rtol=1e-4)
+    check_derivative(fun, order)
 
 
 def test_a_rule_may_keep_other_things_for_other_inputs_that_are_asked_for():
