@@ -55,7 +55,9 @@ def lift(jax_fun: Callable[..., Any], *, inline: bool = False) -> Callable[..., 
 
         ``jax_fun`` is traced once for each choice of shapes, dtypes and static arguments.  What it reads besides its arguments is read
         then: arrays and constant Variables that it closes over (it is traced anew when such a Variable was rebound), and plain Python
-        state, whose later changes it does not see.  Lifting a function made anew at every step costs no compilation (equal programs are one
+        state, whose later changes it does not see.  What only a derivative reads (a rule of ``custom_vjp``, a hook or the backward of a
+        ``tape.Function`` in a function from :func:`interop.lower`) is read when the first sweep is traced: give it as an argument if it
+        changes.  Lifting a function made anew at every step costs no compilation (equal programs are one
         op, and the arrays in closures are inputs of it), and a trace each time only where what it depends on is not known to be the same.
 
     Raises:
