@@ -26,6 +26,8 @@ from tape.graph.segment import Handle
 from tape.graph.trie import RECORD, SWEEP
 from tape.graph.watcher import NOBODY
 from tape.mirrored.detachment import detach
+from tape.ops.kernel import Op
+from tape.recording import record
 from tape.sweeps.plan import FunctionOp
 
 
@@ -148,6 +150,8 @@ class Function:
             values = in_mode(mode, as_jax_function, ctx, inputs, tree)  # op hooks have seen the forward
         if True in ctx.needs_input_grad:
             values = _recorded(cls, ctx, inputs, outputs, values)
+        elif mode == RECORD and any(v._place.kind.unrecorded for v in inputs):
+            values = _unrecorded(ctx, inputs, values)
         elif scope.notes is not None:
             scope.notes.computed(cls.__name__, inputs, outputs)
         return values[0] if tree is ONE else jax.tree.unflatten(tree, values)
@@ -165,6 +169,15 @@ class Function:
         if reads is not None:
             reads.check(cls.__name__, inputs, outputs if len(ctx._places) == len(outputs) else [outputs[i] for i in ctx._places])
         return outputs, tree
+
+
+_OF = Op("of", lambda x, *_: x)
+
+
+def _unrecorded(ctx: Context, inputs: list[Handle], values: list[Handle]) -> list[Handle]:
+    """Return the results of a call as what is computed of all inputs: the backward may have a gradient for one that they do not use."""
+    sources = [v for v in inputs if v._place.kind.unrecorded]
+    return [record.record(_OF, (v, *sources)) if i in ctx._places and not v._place.kind.unrecorded else v for i, v in enumerate(values)]
 
 
 def _recorded(cls: type[Function], ctx: Context, inputs: list[Handle], outputs: list[Handle], values: list[Handle]) -> list[Handle]:

@@ -11,7 +11,7 @@ import numpy as np
 from tape import errors, jaxapi, layout
 from tape.bounded import Bounded
 from tape.graph import boundary
-from tape.graph.kinds import WIDER, GivenPlace, Kind, Place, kind_of, leaf_kind, scalar_kind
+from tape.graph.kinds import WIDER, GivenPlace, Kind, Place, is_scalar, kind_of, leaf_kind, scalar_kind
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
 from tape.graph.watcher import NOBODY
@@ -209,10 +209,19 @@ def refused(where: str, value: object, error: Exception) -> errors.TapeError:
     return errors.TapeTypeError(f"{where}: {no_array(value, error)}")
 
 
+def kept(value: object) -> Any:
+    """:func:`constant` of what a user may keep and give to a compiled step: an array, as a number is part of the programs that read it."""
+    made = constant(value)
+    if is_scalar(made._cell[0]):
+        made._cell[0] = known_array(value)
+        boundary.made(made)
+    return made
+
+
 def constant_from(where: str, value: object) -> Any:
-    """:func:`constant`, with where the value comes from in what is raised."""
+    """:func:`kept`, with where the value comes from in what is raised."""
     try:
-        return constant(value)
+        return kept(value)
     except (errors.TapeTypeError, errors.TapeOverflowError) as e:
         msg = f"{where}: {e}"
         raise type(e)(msg) from e

@@ -59,7 +59,7 @@ def stop_gradient(x: Any) -> Any:
         3.0
 
     """
-    return mapped(lambda v: detach(v if isinstance(v, Handle) else record.constant(v)), x)
+    return mapped(lambda v: detach(v if isinstance(v, Handle) else record.kept(v)), x)
 
 
 def refuse_reinterpretation(variable: object, what: str) -> None:

@@ -1697,3 +1697,23 @@ def test_one_of_many_arguments_is_named_by_its_number():
 
     with pytest.raises(GradientShapeError, match=r"argument 2, which has shape \(3,\) and is '\*args\[2\]' of forward"):
         Summed.apply(*[tape.Variable(A) for _ in range(3)]).sum().backward()
+
+
+def test_a_result_that_only_the_backward_ties_to_an_unrecorded_gradient_is_unrecorded():
+    class WithPenalty(tape.Function):
+        @staticmethod
+        def forward(ctx, x, penalty):
+            return x * 2.0
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 2.0, tnp.ones(())
+
+    w = tape.Variable(np.float32(3.0))
+    penalty = tape.gradients(w**3, w)
+    y = WithPenalty.apply(tape.constant(np.float32(1.0)), penalty)
+    with pytest.raises(UnrecordedGradientError):
+        (w * y).backward()
+    penalty = tape.gradients(w**3, w, create_graph=True)
+    (w * WithPenalty.apply(tape.constant(np.float32(1.0)), penalty)).backward()
+    assert float(w.grad) == 2.0 + 6.0 * 3.0

@@ -10,6 +10,7 @@ import weakref
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import tape
@@ -193,3 +194,37 @@ def test_a_step_moves_arrays_between_places(move):
             yield jax.tree.map(lambda x: x.tolist(), vars(state))
 
     assert list(outcomes(tape.jit)) == list(outcomes(lambda step: step))
+
+
+def _by_seed(x, number):
+    return tape.gradients([x + 1.0], [x], [number])[0]
+
+
+def _by_hook(x, number):
+    y = x * 2.0
+    y.retain_grad()
+    y.register_hook(lambda g: number)
+    y.backward()
+    return y.grad
+
+
+def _by_backward(x, number):
+    class Fixed(tape.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1.0
+
+        @staticmethod
+        def backward(ctx, g):
+            return number
+
+    return tape.gradients(Fixed.apply(x), x)
+
+
+@pytest.mark.parametrize("kind", [float, np.float32])
+@pytest.mark.parametrize("way", [_by_seed, _by_hook, _by_backward, lambda x, number: tape.stop_gradient(number)])
+def test_a_gradient_that_was_given_as_a_number_is_an_input(way, kind):
+    step = tape.jit(lambda x, g: x * g)
+    for number in (0.5, 1.5, 2.5):
+        x = tape.Variable(np.float32(3.0))
+        assert float(step(x, way(x, kind(number)))) == 3.0 * number
