@@ -43,14 +43,18 @@ def _nobody() -> None:
     """Stand for the weak reference to a Variable where there is none."""
 
 
+GONE = LeafNode(None)  # an end in an older segment of which nothing is known any more: sweeps to it find that the way there was released
+
+
 class Extra:
     """What few Variables have: a gradient, a name, hooks."""
 
-    __slots__ = ("assigned", "grad", "inside", "name", "node", "post_hooks", "updater")
+    __slots__ = ("assigned", "grad", "hooks", "inside", "name", "node", "post_hooks", "updater")
 
     def __init__(self) -> None:
         self.grad: Any = None
         self.assigned = False  # .grad was set by the user, not by a sweep
+        self.hooks: dict[int, Callable[..., Any]] = {}  # of a result: they outlive what its segment keeps for sweeps
         self.inside: Any = None  # True: made inside the JAX transformation that runs; else those that it is of; None: the segment says so
         self.name: str | None = None
         self.node: LeafNode | None = None

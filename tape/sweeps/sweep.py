@@ -16,7 +16,7 @@ from tape.configuration import configuration, sixty_four_bits
 from tape.errors import ReleasedTapeError, UnrecordedGradientError
 from tape.graph.kinds import why_unrecorded
 from tape.graph.scope import LOCAL, in_mode
-from tape.graph.segment import Handle, LeafNode, Segment, SegmentClosedError, WayBack, end_of, made_at
+from tape.graph.segment import GONE, Handle, LeafNode, Segment, SegmentClosedError, WayBack, end_of, made_at
 from tape.graph.trie import RECORD, SWEEP, State
 from tape.hooking.handles import gathering
 from tape.hooking.observing import Observer
@@ -41,9 +41,12 @@ def target_of(variable: Handle) -> Target:
     trace = LOCAL.scope.trace
     if trace.capturing and trace.releases:
         variable = trace.read(variable)  # what is computed outside is a leaf there
-    if variable._segment is None:
+    segment, slot, extra = variable._segment, variable._place.slot, variable._extra
+    if segment is None:
         return record.node_of(variable)
-    return resolved((variable._segment, variable._place.slot))
+    if extra is not None and extra.hooks:  # which the segment has no more, should it have been released
+        segment.hooks.setdefault(slot, extra.hooks)
+    return resolved((segment, slot))
 
 
 def past(targets: Iterable[Target]) -> set[Target]:
@@ -364,7 +367,7 @@ class Sweep:
         if origin in self._ignored:
             return False
         if isinstance(origin, LeafNode):
-            return self._targets is None or origin in self._targets
+            return self._targets is None or origin in self._targets or origin is GONE
         return origin[1] in self._needed.get(origin[0], ()) or (self._targets is not None and origin in self._targets)
 
 

@@ -30,6 +30,8 @@ def shallow_copy(variable: Any) -> Any:
     if variable._segment is None:
         boundary.made(copied)
         _noted(variable, copied)
+    elif variable._extra is not None and variable._extra.hooks:
+        extra_of(copied).hooks = variable._extra.hooks
     return copied
 
 

@@ -17,7 +17,7 @@ from tape.graph import boundary
 from tape.graph.kinds import Place, kind_of, leaf_kind
 from tape.graph.lines import user_line
 from tape.graph.scope import LOCAL
-from tape.graph.segment import Handle, Segment, WayBack, end_of, node_of
+from tape.graph.segment import GONE, Handle, Segment, WayBack, end_of, node_of
 from tape.graph.watcher import NOBODY
 from tape.mirrored.detachment import detach
 from tape.programs import traced
@@ -173,7 +173,8 @@ def _release(segment: Segment) -> None:
     """Free what a segment keeps for sweeps, should none come any more."""
     with segment.lock:
         if not segment.pending and not trim(segment):
-            forget(segment)  # and the way to what is older
+            forget(segment, origins=True)
+            segment.origins = {slot: GONE if isinstance(end, tuple) else end for slot, end in segment.origins.items()}  # nor what is older
 
 
 def _refuse_captured(function: str, variable: Handle) -> None:

@@ -334,7 +334,11 @@ class Variable(Placed):
             raise TapeValueError(msg)
         segment, slot = self._segment, self._place.slot
         end = node_of(self) if segment is None else end_of(segment, slot)
-        hooks = segment.hooks.setdefault(slot, {}) if end is None and segment is not None else end.hooks  # type: ignore[union-attr]
+        if end is None and segment is not None:
+            extra = extra_of(self)
+            hooks = extra.hooks = segment.hooks.setdefault(slot, extra.hooks)
+        else:
+            hooks = end.hooks  # type: ignore[union-attr]
         return RemovableHandle(hooks, LOCAL.scope.trace.watched(self, hooks, hook))
 
     def register_post_accumulate_grad_hook(self, hook: Callable[[Variable], Any]) -> RemovableHandle:

@@ -257,7 +257,7 @@ class Tape:
             if not v.requires_grad:
                 raise RefusalError("UnconnectedError")
         targets = None if inputs is None else {v.value.key for v in inputs}
-        ignored = {(v.node, 0) if v.is_leaf else v.value.key for v in ignore}
+        ignored = {v.value.key if v.requires_grad else (v.node, 0) for v in ignore}
         found, swept = self.sweep([r.value for r in roots], seeds, targets, ignored, create_graph=create_graph)
         receivers = [] if inputs is None else list(dict.fromkeys(inputs))
         gradients = {id(v): (v, found.get(v.value.key)) for v in receivers}

@@ -285,3 +285,24 @@ def test_contract_17_a_long_chain_is_freed_without_recursion(big):
     big.watch(x, y)
     del x, y, apply
     assert all(not isinstance(v, tape.Variable) for v in big.alive())
+
+
+@pytest.mark.parametrize("looked", [False, True])
+@pytest.mark.parametrize("options", [{}, {"ignore": "w"}, {"inputs": "x"}, {"inputs": "wx"}])
+def test_a_released_way_beside_one_that_was_cut_raises(options, looked):
+    x, w = tape.Variable(2.0), tape.Variable(3.0)
+    named = {"x": x, "w": w}
+    y = x * 1.0
+    if looked:
+        assert float(y) == 2.0
+    z = y * 0.5
+    tape.backward([y, z], [1.0, 1.0])
+    z.unchain()
+    q = w * w
+    assert float(q) == 9.0
+    with pytest.raises(ReleasedTapeError):
+        tape.backward([q, y], [1.0, 1.0], **{name: [named[v] for v in value] for name, value in options.items()})
+    assert (float(x.grad), w.grad) == (1.5, None)
+    if not looked:  # what is older is not known any more
+        tape.backward([q, y], [1.0, 1.0], inputs=[w])
+        assert float(w.grad) == 6.0

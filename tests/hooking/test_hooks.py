@@ -1,5 +1,6 @@
 """Hooks on Variables, one or several at once, mean the same in every way of execution."""
 
+import copy
 import itertools
 import threading
 import weakref
@@ -482,3 +483,17 @@ def test_a_hook_does_not_change_the_dtype():
     with pytest.raises(GradientDtypeError, match="of dtype float16 for one of dtype float32; cast it"):
         (x * x).backward()
     assert x.grad is None
+
+
+def test_hooks_stay_with_a_variable_whose_tape_was_released():
+    """Contract 24, where a later sweep ends at the Variable."""
+    x, w = tape.Variable(np.float32([1, 2, 3])), tape.Variable(np.float32([4, 5, 6]))
+    y = tnp.sin(w)
+    y.register_hook(lambda g: g * 2.0)
+    assert y.value.shape == (3,)
+    tape.gradients(y.sum(), w)
+    for end in (copy.copy(y), y):
+        assert tape.gradients((x * end).sum(), end).tolist() == [2, 4, 6]
+    y.retain_grad()
+    (x * y).sum().backward(inputs=[y])
+    assert y.grad.tolist() == [2, 4, 6]
