@@ -44,9 +44,13 @@ def target_of(variable: Handle) -> Target:
     segment, slot, extra = variable._segment, variable._place.slot, variable._extra
     if segment is None:
         return record.node_of(variable)
+    end = resolved((segment, slot))
     if extra is not None and extra.hooks:  # which the segment has no more, should it have been released
-        segment.hooks.setdefault(slot, extra.hooks)
-    return resolved((segment, slot))
+        if isinstance(end, LeafNode):
+            end.hooks = end.hooks or extra.hooks
+        else:
+            segment.hooks.setdefault(slot, extra.hooks)
+    return end
 
 
 def past(targets: Iterable[Target]) -> set[Target]:

@@ -101,7 +101,7 @@ def _make_leaf(variable: Handle, segment: Segment) -> None:
     pending = variable._cell[0] is None and LOCAL.segment() is segment
     end = node_of(variable)
     with segment.lock:
-        hooks = segment.hooks.pop(slot, None)
+        hooks = segment.hooks.pop(slot, None if variable._extra is None else variable._extra.hooks)
         if hooks is not None:
             end.hooks = hooks
         segment.retained.pop(slot, None)

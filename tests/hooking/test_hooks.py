@@ -497,3 +497,6 @@ def test_hooks_stay_with_a_variable_whose_tape_was_released():
     y.retain_grad()
     (x * y).sum().backward(inputs=[y])
     assert y.grad.tolist() == [2, 4, 6]
+    y.unchain()
+    (x * y).sum().backward(inputs=[y])
+    assert y.grad.tolist() == [4, 8, 12]
