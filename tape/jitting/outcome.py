@@ -18,18 +18,22 @@ from tape.callables.reach import Reach, Stored, spelled
 from tape.errors import LeakedTracerError, ReleasedTapeError, TapeError, TapeTypeError, UnrecordedGradientError
 from tape.graph import boundary
 from tape.graph.kinds import Kind, Place, kind_of, why_unrecorded
+from tape.graph.scope import in_mode
 from tape.graph.segment import NOTHING, Handle, LeafNode, Segment, WayBack, itself, made_at, outside
 from tape.graph.trie import RECORD, State
 from tape.jaxapi import Tracer
 from tape.jitting.effects import Effects
 from tape.jitting.places import KeptArray, flatten, held, leaves_in
+from tape.ops.kernel import Op
 from tape.programs.program import look, run_pending
+from tape.recording import record
 from tape.sweeps.plan import behind
 from tape.variables.conversion import as_array
 
 # What a leaf of a tree is: an array, a new Variable, one from outside, the gradient of one from outside, or any other object.
 ARRAY, MADE, SAME, GRADIENT, PLAIN = range(5)
 ONE = jax.tree.structure(0)  # of a tree that is one leaf
+_SHARED = Op("shared", lambda x: x)
 
 
 class Made(NamedTuple):
@@ -131,17 +135,19 @@ class Outcome:
         grad = -1 if extra is None or extra.grad is None else self._make(extra.grad)
         if v._segment is not None and v._segment.pending:
             run_pending(v._segment, "swept elsewhere")  # the sweep of what is returned is a program of its own
+        number, given = len(self.made), v
+        if v._segment is not None and v._place.kind.requires_grad and not self._effects.owns(v):
+            v = in_mode(RECORD, record.record, _SHARED, (v,))  # another handle of what was computed outside
         traced = look(v)
         segment, place, live = self._fate(v)
-        number = len(self.made)
-        self._handles[id(v)] = (number, v)
+        self._handles[id(given)] = (number, given)
         name, assigned = (None, False) if extra is None else (extra.name, extra.assigned)
         result = self.value(traced)
         if live >= 0 and any(m.result == result and m.live not in (-1, live) for m in self.made):  # its seed is another one
             result = len(self.values)
             self.values.append(traced)
         refs = () if live < 0 or v._segment is None else v._segment.retained.get(v._place.slot, ())
-        retains = any(ref() is v for ref in refs)
+        retains = any(ref() is given for ref in refs)
         self.made.append(Made(result, place, segment, live, name, grad, assigned, retains))
         return number
 

@@ -2521,3 +2521,36 @@ def test_numpy_arguments_of_known_shapes_are_put_on_the_device_by_the_program_al
         assert step(X.astype(np.float64)).dtype == np.float64
     with pytest.raises(TapeTypeError):
         step(np.array(["a"]))
+
+
+def _as_gradient(z):
+    x = tape.Variable(np.zeros(3, np.float32))
+    x.grad = z
+    return x.grad
+
+
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("as_another", [copy.copy, _as_gradient])
+def test_gradients_flow_through_another_handle_of_what_was_computed_outside(as_another, captured):
+    """The step computes nothing of it, and must not take it for what only leaves of its own led to."""
+    w = tape.Variable(W)
+    z = w * w
+    other = tape.jit(lambda: as_another(z))() if captured else tape.jit(as_another)(z)
+    assert other is not z
+    close(tape.gradients(other.sum(), w, retain_graph=True), 2 * W)
+    held = tape.Variable(X)
+    tape.jit(lambda: setattr(held, "grad", z))()
+    close(tape.gradients((held.grad * held).sum(), w), 2 * W * X)
+
+
+def test_a_gradient_in_vain_does_not_hinder_another_handle_of_what_was_computed_outside():
+    w, x = tape.Variable(W), tape.Variable(X)
+    z = w * w
+
+    @tape.jit
+    def step():
+        tape.gradients(x.sum(), z, unconnected="zero")
+        x.grad = z
+
+    step()
+    close(tape.gradients(x.grad.sum(), w), 2 * W)
