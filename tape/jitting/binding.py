@@ -24,8 +24,9 @@ from tape.configuration import configuration
 from tape.errors import ExecutionError
 from tape.graph.kinds import Place, kind_of
 from tape.graph.meters import METERS, measured
-from tape.graph.scope import LOCAL
+from tape.graph.scope import LOCAL, in_scope
 from tape.graph.segment import Extra, Handle, LeafNode, extra_of, is_leaf
+from tape.graph.trie import RECORD
 from tape.hooking.handles import CHANGES as HOOKS
 from tape.jaxapi import Tracer, in_trace
 from tape.jitting.noted import noted
@@ -311,7 +312,8 @@ class Binding(layout.Bound):
         inputs = [record.operand(x) for x in arrays]
         sources = [*[given[i] for i in self._read], *self._values, *[e.grad for e in self._grads]]
         inputs += [_input(v, reached=len(inputs) + n in kernel.sweep.reached) for n, v in enumerate(sources)]
-        recorded = record.record(kernel, inputs)
+        scope = LOCAL.scope if LOCAL.scope.mode == RECORD else LOCAL.scope.but(mode=RECORD)  # enable_grad() may be in it
+        recorded = in_scope(scope, record.record, kernel, inputs)
         if not self._at_once:
             return self._deliver(recorded, recorded)
         segment = LOCAL.segment()

@@ -2554,3 +2554,22 @@ def test_a_gradient_in_vain_does_not_hinder_another_handle_of_what_was_computed_
 
     step()
     close(tape.gradients(x.grad.sum(), w), 2 * W)
+
+
+@pytest.mark.parametrize("wrap", [lambda step: step, tape.jit])
+def test_what_a_step_records_by_itself_is_recorded_where_nothing_else_is(wrap):
+    """Contract 23: contexts nest, also where the outer one is around the call of a step."""
+    w = tape.Variable(W)
+
+    @wrap
+    def step(x):
+        with tape.enable_grad():
+            y = w * x
+        return y, y * 2.0
+
+    for _ in range(3):
+        with tape.no_grad():
+            y, doubled = step(X)
+        assert y.requires_grad
+        assert not doubled.requires_grad
+        close(tape.gradients(y.sum(), w), X)
