@@ -127,7 +127,9 @@ class TracedStep:
         asked = {i: effects.asked[id(v)] for i, v in enumerate(self.sources) if id(v) in effects.asked}
         asked.update({c.source: True for c in outcome.changes if c.grad is not None and c.grad >= 0})  # it gathers there, not behind it
         self.leaves = {i: is_leaf(self.sources[i]) for i, leaf in asked.items() if leaf}  # those for which it matters whether they are
-        self.relevant = sorted({*self.values, *self.looked, *asked, *referred, *[c.source for c in outcome.changes]})
+        # In several places: it may be put from one into another one, which is seen only where that holds something else.
+        shared = [i for i, v in enumerate(self.sources) if effects.places[id(v)] > 1]
+        self.relevant = sorted({*self.values, *self.looked, *asked, *referred, *shared, *[c.source for c in outcome.changes]})
         self.aims = [(sorted(swept), sorted(ends)) for swept, ends in effects.aims if len({*swept, *ends}) > 1]
         self.kinds = [v._place.kind for v in self.sources]
         self.hooks = [hooks_of(v) for v in self.sources]

@@ -228,3 +228,31 @@ def test_a_gradient_that_was_given_as_a_number_is_an_input(way, kind):
     for number in (0.5, 1.5, 2.5):
         x = tape.Variable(np.float32(3.0))
         assert float(step(x, way(x, kind(number)))) == 3.0 * number
+
+
+def _put_attribute(state):
+    state.best = state.rows[0]
+
+
+def _put_item(state):
+    state.table["best"] = state.rows[0]
+
+
+def _put_row(state):
+    state.rows[1] = state.rows[0]
+
+
+@pytest.mark.parametrize("put", [_put_attribute, _put_item, _put_row])
+def test_a_variable_that_is_put_where_it_is_already_is_put_there_later(put):
+    """While the step is traced, nothing tells that from a place that it leaves alone."""
+    first, other = tape.Variable(jnp.ones(())), tape.Variable(jnp.zeros(()))
+    state = types.SimpleNamespace(rows=[first, first], best=first, table={"best": first})
+    step = tape.jit(lambda: put(state))
+    for best in (first, first, other, first, other, other):
+        state.best = state.table["best"] = state.rows[1] = best
+        step()
+        assert {_put_attribute: state.best, _put_item: state.table["best"], _put_row: state.rows[1]}[put] is first
+    state.rows[0] = other
+    step()
+    assert {_put_attribute: state.best, _put_item: state.table["best"], _put_row: state.rows[1]}[put] is other
+    assert step.cache_info().traces <= 4, step.explain()
