@@ -130,6 +130,12 @@ class Reach:
                 stack.extend(self._incoming[edge.source])
         return list(edges.values())
 
+    def aliases(self, way: Iterable[Edge]) -> dict[Path, Path]:
+        """Return the paths of edges to what was found by another path first, with that one."""
+        nodes = {id(x): n for n, x in enumerate(self.nodes)}
+        found = [(e.path, self.path(nodes[id(e.content)])) for e in way if id(e.content) in nodes]
+        return {path: first for path, first in found if path != first}
+
     def path(self, node: int) -> Path:
         """Return the path by which a node was found first."""
         return self._incoming[node][0].path

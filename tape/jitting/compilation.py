@@ -136,7 +136,8 @@ class CompiledStep:
         around = surroundings(reached, way, self.names)
         if self.around:  # what a trace itself has changed, such as a cache, is not among them
             around = {key: edge for key, edge in around.items() if key in self.around[0]}
-        seen = {key: (edge.key, edge.content) for key, edge in around.items()}
+        seen: dict[Any, Any] = {key: (edge.key, edge.content) for key, edge in around.items()}
+        seen["aliases"] = reached.aliases(way)  # a Variable is known by one path to each object that has it
         if seen not in self.around:
             if self.around and not again:
                 return None

@@ -276,3 +276,15 @@ def test_an_object_whose_attributes_are_a_view_is_looked_through():
     held, w = Proxy(), tape.Variable(2.0)
     step = tape.jit(lambda x: x * w if getattr(held, "first", None) is None else x)
     assert [float(step(tape.constant(x))) for x in (1.0, 3.0)] == [2.0, 6.0]
+
+
+def test_what_another_name_stands_for_too_is_found_where_the_step_looks_for_it():
+    nets = [types.SimpleNamespace(w=tape.Variable(x)) for x in (1.0, 10.0, 100.0)]
+    o = types.SimpleNamespace(first=nets[0], second=nets[1], all=[*nets])
+    compiled = tape.jit(lambda x: o.all[1].w * x)
+    told = []
+    for _ in range(4):
+        told.append(float(compiled(tape.constant(1.0))))
+        o.all.append(o.all.pop(0))
+    o.second = nets[0]
+    assert [*told, float(compiled(tape.constant(1.0)))] == [10.0, 100.0, 1.0, 10.0, 100.0]
