@@ -10,7 +10,7 @@ import re
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tape.bounded import Bounded
@@ -118,6 +118,8 @@ class Writable(NamedTuple):
         """Make it hold just that."""
         now = self.contents()
         if len(now) == len(contents) and all(contents.get(k, MISSING) is x for k, x in now.items()):
+            if self.has_order():
+                reorder(self.at, contents)
             return
         if isinstance(self.at, (list, deque)):
             self.at.clear()
@@ -130,6 +132,24 @@ class Writable(NamedTuple):
                 del self.at[key]
         for key, content in contents.items():
             self.put(key, content)
+        if self.has_order():
+            reorder(self.at, contents)
+
+    def has_order(self) -> bool:
+        """Tell whether it is a dict of a user's, who may go through its items."""
+        return isinstance(self.at, dict) and self.spelled.startswith("[")
+
+
+def in_order(keys: Collection[Any], others: Collection[Any]) -> bool:
+    """Tell whether keys are the same in the same order."""
+    return len(keys) == len(others) and all(a is b or (_is_plain_key(a) and a == b) for a, b in zip(keys, others, strict=True))
+
+
+def reorder(at: dict[Any, Any], keys: Collection[Any]) -> None:
+    """Bring the items of a dict into the order of ``keys``."""
+    if not in_order(at, keys):
+        for key in [k for k in keys if k in at]:
+            at[key] = at.pop(key)
 
 
 class Itself:

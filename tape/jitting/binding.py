@@ -29,6 +29,7 @@ from tape.graph.segment import Extra, Handle, LeafNode, extra_of, is_leaf
 from tape.graph.trie import RECORD
 from tape.hooking.handles import CHANGES as HOOKS
 from tape.jaxapi import Tracer, in_trace
+from tape.jitting.moves import Moves
 from tape.jitting.noted import noted
 from tape.jitting.outcome import ARRAY, GRADIENT, MADE, ONE, SAME, Made, Slot, Tree
 from tape.jitting.places import KeptArray
@@ -60,6 +61,7 @@ class Binding(layout.Bound):
         edges: Sequence[Edge],
         slots: Sequence[Slot],
         kept: Mapping[int, KeptArray],
+        moves: Moves,
         donated: Sequence[int],
         met: Collection[int] = (),
         strangers: Collection[int] = (),
@@ -68,7 +70,7 @@ class Binding(layout.Bound):
         self.executable = run
         self._waits, self._late = there_are_several(), fails_late([step.jaxpr])
         self.unrepeatable = bool(step.jaxpr.effects) or bool(donated)
-        self.edges, self.slots, self.kept = edges, slots, kept
+        self.edges, self.slots, self.kept, self.moves = edges, slots, kept, moves
         self._edges: list[Any] = [(e.get, e.holder, e.key, e.content) for e in edges if e.get is not None]
         self._edges += [(Slot.holds, slot, None, slot.held) for slot in slots]
         self._edges += [(KeptArray.array, k, None, variables[i]._cell[0]) for i, k in kept.items()]
@@ -137,16 +139,16 @@ class Binding(layout.Bound):
             if outcome.made[n].grad >= 0 and outcome.made[n].grad not in wanted:
                 wanted.append(outcome.made[n].grad)
         self._needed = [(n, outcome.made[n]) for n in sorted({*wanted})]
-        self._rarely = bool(
-            any(m.name or m.grad >= 0 or m.retains for _, m in self._needed) or self._accumulated or self._joined or self._renewed or slots
-        )
+        kept = bool(slots or any(self.moves))
+        rare = any(m.name or m.grad >= 0 or m.retains for _, m in self._needed)
+        self._rarely = bool(rare or self._accumulated or self._joined or self._renewed or kept)
         # What it returns, where that is new Variables only, each once: on what segment, in which place, and which result.
         numbers = [n for kind, n in outcome.returned.leaves if kind == MADE]
         whole = len(numbers) == len(outcome.returned.leaves) == len({*numbers}) and not self._rarely
         self._fresh = [(m.segment, m.place, m.result) for m in map(outcome.made.__getitem__, numbers)] if whole else None
         self._structure = None if outcome.returned.structure is ONE else outcome.returned.structure
         # Whether the recorded step must run at once: something that it leaves behind cannot be pending.
-        self._at_once = bool(outcome.changes or slots or any(m.segment is not None or m.place.kind.unrecorded for m in outcome.made))
+        self._at_once = kept or bool(outcome.changes or any(m.segment is not None or m.place.kind.unrecorded for m in outcome.made))
         self._at_once = self._at_once or any(kind == ARRAY for kind, _ in outcome.returned.leaves)
 
     # -- is it still so? --------------------------------------------------------------------------------------------
@@ -358,6 +360,7 @@ class Binding(layout.Bound):
             v._extra = own
         for slot in self.slots:
             slot.holder.place.put(slot.key, self._built(slot.content, variables, results))
+        self.moves.make()
 
     def _built(self, tree: Tree, variables: Sequence[Any], results: Sequence[Any]) -> object:
         leaves = [variables[x] if kind == MADE else self._leaf(kind, x, results) for kind, x in tree.leaves]

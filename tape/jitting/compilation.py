@@ -23,6 +23,7 @@ from tape.graph.segment import Handle, itself
 from tape.jitting import identities
 from tape.jitting.arguments import Call, aval_of
 from tape.jitting.binding import Binding
+from tape.jitting.moves import Moves
 from tape.jitting.outcome import Slot
 from tape.jitting.places import KeptArray
 from tape.jitting.surroundings import surroundings
@@ -124,6 +125,8 @@ class CompiledStep:
         kept = {i: k._replace(holder=holders[k.holder.key]) for i, k in step.kept.items() if k.holder.key in holders}
         if len(slots) < len(step.outcome.slots) or len(kept) < len(step.kept):
             return None
+        if (moves := step.outcome.moves.of(holders)) is None:
+            return None
         read = [(k._replace(holder=holders[k.holder.key]), x) for k, x in step.read if k.holder.key in holders]
         if len(read) < len(step.read) or any(k.array() is not x for k, x in read):
             return None
@@ -143,10 +146,10 @@ class CompiledStep:
                 return None
             self.around.append(seen)
             del self.around[:-_AROUND_LIMIT]
-        edges = [*way, *self.globals, *reached.modes, *[_edge_to(k, x) for k, x in read], *around.values(), *finding[1]]
+        edges = [*way, *self.globals, *reached.modes, *[_edge_to(k, x) for k, x in read], *around.values(), *moves.edges(), *finding[1]]
         pinned = {i for i, place in enumerate(where) if place}.union(i for i in self.paths if i < self.given)
         strangers: set[int] = set() if self.positions is None else identities.met(reached) - {id(given[i]) for i in pinned}
-        return self._bound(variables, len(given), edges, slots, kept, pinned, strangers)
+        return self._bound(variables, len(given), edges, slots, kept, moves, pinned, strangers)
 
     def moved(self, given: Sequence[Handle]) -> Binding | None:
         """Bind the step anew where only Variables and arrays in places are others than at the latest call: quicker than looking for all."""
@@ -172,7 +175,7 @@ class CompiledStep:
         strangers = last.strangers if self.positions is None else last.strangers | {id(v) for v in others.values()}
         if not strangers.isdisjoint(map(id, given)):
             return None
-        return self._bound(variables, len(given), edges, last.slots, last.kept, self.paths, strangers)
+        return self._bound(variables, len(given), edges, last.slots, last.kept, last.moves, self.paths, strangers)
 
     def _bound(
         self,
@@ -181,6 +184,7 @@ class CompiledStep:
         edges: Sequence[Edge],
         slots: Sequence[Slot],
         kept: Mapping[int, KeptArray],
+        moves: Moves,
         pinned: Collection[int],
         strangers: set[int],
     ) -> Binding | None:
@@ -194,7 +198,7 @@ class CompiledStep:
             return None
         if any(slot.holds() != slot.held for slot in slots):
             return None
-        binding = Binding(step, self.run, variables, given, edges, slots, kept, self.donated, pinned, strangers)
+        binding = Binding(step, self.run, variables, given, edges, slots, kept, moves, self.donated, pinned, strangers)
         return binding if binding.fits(variables[:given]) else None
 
 

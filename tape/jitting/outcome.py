@@ -23,6 +23,7 @@ from tape.graph.segment import NOTHING, Handle, LeafNode, Segment, WayBack, itse
 from tape.graph.trie import RECORD, State
 from tape.jaxapi import Tracer
 from tape.jitting.effects import Effects
+from tape.jitting.moves import Moves
 from tape.jitting.places import KeptArray, flatten, held, leaves_in
 from tape.ops.kernel import Op
 from tape.programs.program import look, run_pending
@@ -116,8 +117,10 @@ class Outcome:
                 self._check_plain(x, passed)
         for i, v in enumerate(effects.sources):
             self._change(i, v)
+        self.moves = Moves.made(effects._holders)
+        moved = {(id(m.holder), m.key) for m in self.moves.moves}
         for holder in effects._holders:
-            self._stored(holder)
+            self._stored(holder, moved)
 
     # -- values and Variables -----------------------------------------------------------------------------------------
 
@@ -179,7 +182,7 @@ class Outcome:
         """Return what the step leaves where, to be compared with what another one does."""
         made = [(m.place.kind, m.segment is None, m.result, *m[3:]) for m in self.made]
         slots = [(s.holder.key, s.key, _told(s.content)) for s in self.slots]
-        return made, slots, self.changes, _told(self.returned)
+        return made, slots, self.changes, _told(self.returned), self.moves.told()
 
     def drop_traced(self) -> None:
         """Forget what existed only in the trace."""
@@ -252,7 +255,7 @@ class Outcome:
             assigned = v._extra is not None and v._extra.assigned
             self.changes.append(VariableChange(i, value, grad, assigned, anew))
 
-    def _stored(self, holder: Stored) -> None:
+    def _stored(self, holder: Stored, moved: Collection[tuple[int, Any]]) -> None:
         now = holder.place.contents()
         plain = dict(now)
         for key, content in now.items():
@@ -261,12 +264,16 @@ class Outcome:
                 continue
             grown = isinstance(holder.place.at, (list, deque)) and len(now) != len(holder.before)
             new = (Handle, Tracer if grown else jax.Array)  # arrays from before may be others at the next call, where others were
-            if content is holder.before.get(key, MISSING) or not any(isinstance(x, new) for x in leaves_in(content)):
+            if (id(holder), key) not in moved and (
+                content is holder.before.get(key, MISSING) or not any(isinstance(x, new) for x in leaves_in(content))
+            ):
                 continue
             if key in holder.before:
                 plain[key] = holder.before[key]
             else:
                 del plain[key]
+            if (id(holder), key) in moved:
+                continue
             if grown:
                 msg = (
                     f"jit: the function adds a Variable to {spelled(holder.path)}, a {type(holder.place.at).__name__} that outlives it, "

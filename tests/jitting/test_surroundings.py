@@ -278,6 +278,62 @@ def test_an_object_whose_attributes_are_a_view_is_looked_through():
     assert [float(step(tape.constant(x))) for x in (1.0, 3.0)] == [2.0, 6.0]
 
 
+def test_objects_that_a_step_moves_between_places_are_moved_at_each_call():
+    def networks():
+        return [types.SimpleNamespace(w=tape.Variable(x)) for x in (1.0, 10.0, 100.0)]
+
+    def swap(o, x):
+        o.a, o.b = o.b, o.a
+        return o.a.w * x
+
+    def rotate(o, x):
+        o.all.append(o.all.pop(0))
+        return o.all[0].w * x
+
+    def updates(o, x):
+        (o.a.w * x).backward()
+        with tape.no_grad():
+            o.a.w -= o.a.w.grad
+        o.a.w.grad = None
+        o.d["on"], o.d["off"] = o.d["off"], o.d["on"]
+        o.a, o.b = o.b, o.a
+        return o.d["on"].w + o.c.w
+
+    for step in (swap, rotate, updates):
+        told = []
+        for wrap in (lambda f: f, tape.jit):
+            a, b, c = networks()
+            o = types.SimpleNamespace(a=a, b=b, c=c, all=[a, b, c], d={"on": a, "off": c})
+            compiled = wrap(lambda x, o=o, step=step: step(o, x))
+            told.append([float(compiled(tape.constant(x))) for x in (1.0, 2.0, 3.0, 4.0, 5.0)])
+            o.a, o.c = o.c, o.a  # somebody else does
+            told[-1] += [float(compiled(tape.constant(x))) for x in (1.0, 2.0, 3.0)]
+            told[-1] += [[a, b, c].index(x) for x in (o.a, o.b, o.c, *o.all, *o.d.values())]
+        assert told[0] == told[1]
+
+
+def test_dicts_come_into_the_order_that_a_step_gives_them_at_each_call():
+    def step(memory, x):
+        key, oldest = memory.popitem(last=False)
+        memory[key] = oldest * 0.5 + x
+        memory.move_to_end("b")
+        return sum(v * 10.0**i for i, v in enumerate(memory.values()))
+
+    def again(memory, x):
+        memory["a"] = memory.pop("a") + x
+        return sum(v * 10.0**i for i, v in enumerate(memory.values()))
+
+    for function, traces in ((step, 4), (again, 2)):
+        told = []
+        for wrap in (lambda f: f, tape.jit):
+            memory = collections.OrderedDict((k, tape.constant(float(i))) for i, k in enumerate("abc"))
+            compiled = wrap(lambda x, memory=memory, function=function: function(memory, x))
+            told.append([(float(compiled(tape.constant(x))), *memory) for x in (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0)])
+        np.testing.assert_allclose([t[0] for t in told[0]], [t[0] for t in told[1]], rtol=1e-6)
+        assert [t[1:] for t in told[0]] == [t[1:] for t in told[1]]
+        assert compiled.cache_info().traces <= traces
+
+
 def test_what_another_name_stands_for_too_is_found_where_the_step_looks_for_it():
     nets = [types.SimpleNamespace(w=tape.Variable(x)) for x in (1.0, 10.0, 100.0)]
     o = types.SimpleNamespace(first=nets[0], second=nets[1], all=[*nets])
