@@ -35,6 +35,12 @@ def _leads_nowhere(value: Any) -> bool:
     return all(_is_skipped(x.__class__) for x in value) if value.__class__ is tuple else _is_skipped(value.__class__)
 
 
+def _hooks_of(variable: Any) -> list[Any]:
+    """Return the hooks of a leaf, which a sweep in what reaches it calls."""
+    extra = variable._extra
+    return [] if extra is None else [*(() if extra.node is None else extra.node.hooks.values()), *extra.post_hooks.values()]
+
+
 # The attribute by which an object of a bridge's says in which mode it is (``model.eval()``); it is one object for equal modes.
 MODE = "__tape_mode__"
 
@@ -90,6 +96,9 @@ class Reach:
             value = edge.content
             if isinstance(value, Handle):
                 variable = itself(value)
+                if id(variable) not in self.variables:
+                    hooks = enumerate(_hooks_of(variable))
+                    queue.extend(Edge(None, None, None, (*edge.path, f".hooks[{i}]"), -1, hook) for i, hook in hooks)
                 self.variables.setdefault(id(variable), (variable, edge.path))
                 self.edges.setdefault(id(variable), []).append(edge)
             elif id(value) in nodes:

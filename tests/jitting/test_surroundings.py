@@ -344,3 +344,33 @@ def test_what_another_name_stands_for_too_is_found_where_the_step_looks_for_it()
         o.all.append(o.all.pop(0))
     o.second = nets[0]
     assert [*told, float(compiled(tape.constant(1.0)))] == [10.0, 100.0, 1.0, 10.0, 100.0]
+
+
+def test_what_hooks_keep_is_state_of_the_step_that_calls_them():
+    told = []
+    for wrap in (lambda f: f, tape.jit):
+        w, state = tape.Variable(2.0), {}
+        scale = {"by": tape.constant(0.5)}
+
+        def updates(p, state=state):
+            with tape.no_grad():
+                state["m"] = 0.5 * state.get("m", 0.0) + p.grad
+                p -= 0.1 * state["m"]
+            p.grad = None
+
+        w.register_hook(lambda g, scale=scale: g * scale["by"])
+        w.register_post_accumulate_grad_hook(updates)
+
+        def step(x, w=w):
+            ((w * x - 1) ** 2).backward()
+            return w * 1.0
+
+        compiled = wrap(step)
+        for x in (1.0, 2.0, 3.0):
+            compiled(tape.constant(x))
+            told.append((float(w), float(state["m"])))
+        scale["by"] = tape.constant(0.125)
+        for x in (1.0, 2.0, 3.0):
+            compiled(tape.constant(x))
+            told.append((float(w), float(state["m"])))
+    np.testing.assert_allclose(told[:6], told[6:], rtol=1e-6)
