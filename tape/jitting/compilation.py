@@ -140,7 +140,8 @@ class CompiledStep:
         if self.around:  # what a trace itself has changed, such as a cache, is not among them
             around = {key: edge for key, edge in around.items() if key in self.around[0]}
         seen: dict[Any, Any] = {key: (edge.key, edge.content) for key, edge in around.items()}
-        seen["aliases"] = reached.aliases(way)  # a Variable is known by one path to each object that has it
+        aliases = reached.aliases(way)  # a Variable is known by one path to each object that has it
+        seen["aliases"] = {path: aliases.get(path) for path in self.around[0]["aliases"]} if self.around else aliases
         if seen not in self.around:
             if self.around and not again:
                 return None
