@@ -142,9 +142,10 @@ class TracedStep:
         return [*self.jaxpr.consts, *swept]
 
     def told(self) -> object:
-        """Return what it computes, how that is swept, and what it leaves where, to be compared with another one."""
+        """Return what it computes of which sources, how that is swept, and what it leaves where, to be compared with another one."""
         pull = () if self.kernel is None else tuple(self.kernel.sweep)
-        return self.outcome.told(), fingerprint((self.jaxpr, pull))
+        sources = (self.values, self.grads, self.looked, self.cleared, self.leaves, self.aims)
+        return self.outcome.told(), sources, fingerprint((self.jaxpr, pull))
 
 
 def hooks_of(variable: Handle) -> tuple[Any, ...]:
