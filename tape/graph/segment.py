@@ -132,6 +132,14 @@ def end_of(segment: Segment, slot: int) -> LeafNode | None:
     return end
 
 
+def hooks_at(variable: Handle) -> dict[int, Callable[..., Any]]:
+    """Return the hooks that a sweep which ends at a result calls, also where its segment was released."""
+    segment, slot, extra = variable._segment, variable._place.slot, variable._extra
+    assert segment is not None, "a leaf has them in its node"
+    end = end_of(segment, slot)
+    return (segment.hooks.get(slot) if end is None else end.hooks) or ({} if extra is None else extra.hooks)
+
+
 def made_at(place: Place, segment: Segment | None) -> tuple[str, int] | None:
     """Return the user's file and line where an unrecorded value of a segment was made, if they are known."""
     line = place.made

@@ -24,7 +24,7 @@ from tape.graph.boxes import Cell
 from tape.graph.kinds import Place, is_scalar, kind_of
 from tape.graph.lines import user_line
 from tape.graph.scope import LOCAL, parked
-from tape.graph.segment import NOTHING, Extra, Handle, LeafNode, Segment, is_leaf, itself, outside
+from tape.graph.segment import NOTHING, Extra, Handle, LeafNode, Segment, hooks_at, is_leaf, itself, outside
 from tape.graph.trie import RECORD
 from tape.graph.watcher import NOBODY
 from tape.hooking.handles import take_away
@@ -222,6 +222,7 @@ class Effects(Captures):
             assert stand_in is not None
             self._hosts[id(stand_in)] = (stand_in, variable)
             node = self._nodes[key] = LeafNode(stand_in)
+            node.hooks = hooks_at(variable)
             self._origins[node] = resolved((variable._segment, variable._place.slot))
         return self._nodes[key]
 

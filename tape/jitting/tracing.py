@@ -19,7 +19,7 @@ from tape.callables.fingerprints import fingerprint
 from tape.callables.reach import Reach
 from tape.errors import ConcretizationError, LeakedTracerError
 from tape.graph.scope import LOCAL
-from tape.graph.segment import Handle, is_leaf
+from tape.graph.segment import Handle, hooks_at, is_leaf
 from tape.jaxapi import ClosedJaxpr
 from tape.jitting.absence import without
 from tape.jitting.effects import Effects
@@ -149,8 +149,10 @@ class TracedStep:
 
 
 def hooks_of(variable: Handle) -> tuple[Any, ...]:
-    """Return the hooks that a sweep to a leaf calls."""
+    """Return the hooks that a sweep which ends at a Variable calls."""
     extra = variable._extra
+    if variable._segment is not None:
+        return tuple(hooks_at(variable).values())
     if extra is None:
         return ()
     return (*(() if extra.node is None else extra.node.hooks.values()), None, *extra.post_hooks.values())

@@ -207,7 +207,8 @@ def forget(segment: Segment, *, origins: bool = False) -> None:
     run = segment.run
     # What failed still says why, and what waits is still there for who looks.
     segment.run = NOTHING if run is None or not (run.failed or run.deferred) else Run({}, run.failed, deferred=run.deferred)
-    segment.functions, segment.hooks = {}, {}  # those of a Variable that is still held are with it
+    segment.functions = {}
+    segment.hooks = {slot: {} for slot in segment.hooks}  # those of a Variable that is still held are with it, if a sweep ends there
 
 
 def thin(segment: Segment, slots: Iterable[int]) -> None:

@@ -16,7 +16,7 @@ from tape.configuration import configuration, sixty_four_bits
 from tape.errors import ReleasedTapeError, UnrecordedGradientError
 from tape.graph.kinds import why_unrecorded
 from tape.graph.scope import LOCAL, in_mode
-from tape.graph.segment import GONE, Handle, LeafNode, Segment, SegmentClosedError, WayBack, end_of, made_at
+from tape.graph.segment import GONE, Handle, LeafNode, Segment, SegmentClosedError, WayBack, end_of, hooks_at, made_at
 from tape.graph.trie import RECORD, SWEEP, State
 from tape.hooking.handles import gathering
 from tape.hooking.observing import Observer
@@ -47,9 +47,9 @@ def target_of(variable: Handle) -> Target:
     end = resolved((segment, slot))
     if extra is not None and extra.hooks:  # which the segment has no more, should it have been released
         if isinstance(end, LeafNode):
-            end.hooks = end.hooks or extra.hooks
+            end.hooks = hooks_at(variable)
         else:
-            segment.hooks.setdefault(slot, extra.hooks)
+            segment.hooks[slot] = hooks_at(variable)
     return end
 
 

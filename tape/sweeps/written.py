@@ -217,7 +217,7 @@ def _ends_here(segment: Segment, roots: frozenset[int], wanted: tuple[int, ...])
     for end in ends.values():
         if isinstance(end, tuple):
             one, slot = end
-            if one.hooks.get(slot) or slot in one.state.cut or one.configuration is not segment.configuration:
+            if slot in one.hooks or slot in one.state.cut or one.configuration is not segment.configuration:
                 return False
             before.append(end)
         elif end is None or end.hooks:

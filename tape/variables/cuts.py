@@ -17,7 +17,7 @@ from tape.graph import boundary
 from tape.graph.kinds import Place, kind_of, leaf_kind
 from tape.graph.lines import user_line
 from tape.graph.scope import LOCAL
-from tape.graph.segment import GONE, Handle, Segment, WayBack, end_of, node_of
+from tape.graph.segment import GONE, Handle, Segment, WayBack, end_of, hooks_at, node_of
 from tape.graph.watcher import NOBODY
 from tape.mirrored.detachment import detach
 from tape.programs import traced
@@ -101,9 +101,9 @@ def _make_leaf(variable: Handle, segment: Segment) -> None:
     pending = variable._cell[0] is None and LOCAL.segment() is segment
     end = node_of(variable)
     with segment.lock:
-        hooks = segment.hooks.pop(slot, None if variable._extra is None else variable._extra.hooks)
-        if hooks is not None:
+        if hooks := hooks_at(variable):
             end.hooks = hooks
+        segment.hooks.pop(slot, None)
         segment.retained.pop(slot, None)
         run = segment.run
         if run is not None and run.saved and slot not in run.saved:  # computed again it would not be this leaf

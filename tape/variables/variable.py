@@ -28,7 +28,7 @@ from tape.graph import boundary
 from tape.graph.constants import ARRAYS, note_type, refused
 from tape.graph.kinds import Place, differentiable, leaf_kind
 from tape.graph.scope import LOCAL, note_given
-from tape.graph.segment import Handle, end_of, extra_of, is_leaf, node_of
+from tape.graph.segment import Handle, end_of, extra_of, hooks_at, is_leaf, node_of
 from tape.graph.watcher import NOBODY
 from tape.hooking.handles import RemovableHandle
 from tape.mirrored.detachment import detach, detaching
@@ -336,7 +336,7 @@ class Variable(Placed):
         end = node_of(self) if segment is None else end_of(segment, slot)
         if end is None and segment is not None:
             extra = extra_of(self)
-            hooks = extra.hooks = segment.hooks.setdefault(slot, extra.hooks)
+            hooks = segment.hooks[slot] = extra.hooks = hooks_at(self)
         else:
             hooks = end.hooks  # type: ignore[union-attr]
         return RemovableHandle(hooks, LOCAL.scope.trace.watched(self, hooks, hook))

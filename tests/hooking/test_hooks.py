@@ -500,3 +500,22 @@ def test_hooks_stay_with_a_variable_whose_tape_was_released():
     y.unchain()
     (x * y).sum().backward(inputs=[y])
     assert y.grad.tolist() == [4, 8, 12]
+
+
+@pytest.mark.parametrize("way", [lambda f: f, tape.jit])
+def test_hooks_of_a_released_result_are_called_in_every_sweep_that_ends_there(way):
+    """Contract 24, also where the same was done before, and in a compiled step whose result from outside it is."""
+    for _ in range(4):
+        x, w = tape.Variable(np.float32([1, 2, 3])), tape.Variable(np.float32([4, 5, 6]))
+        y = tnp.sin(w)
+        handle = y.register_hook(lambda g: g * 2.0)
+        assert y.value.shape == (3,)
+        tape.gradients(y.sum(), w)
+        ending = way(lambda x=x, y=y: tape.gradients((x * y).sum(), y))
+        assert [ending().tolist() for _ in range(3)] == [[2, 4, 6]] * 3
+        handle.remove()
+        assert ending().tolist() == [1, 2, 3]
+        y.register_hook(lambda g: g * 5.0)
+        assert ending().tolist() == [5, 10, 15]
+        y.unchain()
+        assert ending().tolist() == [5, 10, 15]
