@@ -9,7 +9,6 @@ depends on the runs alone.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ import numpy as np
 
 from tape import jaxapi
 from tape.configuration import checks_results
-from tape.graph.wengert import WengertList, producers
+from tape.graph.wengert import WengertList
 from tape.jaxapi import ClosedJaxpr
 from tape.ops.building import is_number
 from tape.ops.host import ON_HOST
@@ -57,7 +56,7 @@ _INNER = {
     if (primitive := jaxapi.primitive(name)) is not None
 }
 _PARTS = set(map(jaxapi.primitive, ("slice", "dynamic_slice", "gather")))  # of their operands they read a part
-_DOT, _TRANSPOSE = map(jaxapi.primitive, ("dot_general", "transpose"))
+_DOT = jaxapi.primitive("dot_general")
 
 
 Function = Callable[..., Any]
@@ -111,16 +110,11 @@ class _Writer:
                 return names[source]
             return self._constant(np.asarray(source.value, source.aval.dtype))
 
-        turned = _turned(listed)
         for entry in listed.entries:
             if not all(map(_is_known, entry.inputs)):
                 return None
-            if entry in turned.values():
-                continue
-            product = turned.get(entry)
-            sources = entry.inputs if product is None else product.inputs[::-1]
-            ins, outs = [listed.aval(s) for s in sources], [listed.avals[s] for s in entry.slots]
-            given = list(map(read, sources))
+            ins, outs = [listed.aval(s) for s in entry.inputs], [listed.avals[s] for s in entry.slots]
+            given = list(map(read, entry.inputs))
             if entry.primitive in _INNER:
                 inner = entry.params.get(_INNER[entry.primitive])
                 results = None if inner is None else self._inline(flatten(jaxapi.closed(inner)), given)
@@ -128,12 +122,11 @@ class _Writer:
                     return None
                 names.update(zip(entry.slots, results, strict=True))
                 continue
-            about = product or entry
-            make = ON_HOST.get(about.primitive)
-            call = None if make is None else make(about.params, ins, outs)
+            make = ON_HOST.get(entry.primitive)
+            call = None if make is None else make(entry.params, ins, outs)
             if call is None:
                 return None
-            self.cost += _cost(about, ins, outs)
+            self.cost += _cost(entry, ins, outs)
             named = [f"v{len(self._lines)}_{i}" for i in range(len(outs))]
             names.update(zip(entry.slots, named, strict=True))
             target = f"{' '.join(f'{name},' for name in named)}" if entry.primitive.multiple_results else named[0]
@@ -141,19 +134,6 @@ class _Writer:
         if not all(map(_is_known, listed.outputs)):
             return None
         return list(map(read, listed.outputs))
-
-
-def _turned(listed: WengertList[Equation]) -> dict[Equation, Equation]:
-    """Return the transpositions that alone read an outer product of vectors, with it: together they are that with its factors exchanged."""
-    reads = Counter([s for entry in listed.entries for s in entry.inputs] + [*listed.outputs])
-    makers: dict[Any, Equation] = {**producers(listed.entries)}
-    turned: dict[Any, Equation] = {}
-    for entry in listed.entries:
-        product = makers.get(entry.inputs[0]) if entry.primitive is _TRANSPOSE and entry.params["permutation"] == (1, 0) else None
-        alone = product is not None and product.primitive is _DOT and reads[entry.inputs[0]] == 1
-        if product is not None and alone and all(len(listed.aval(s).shape) == 1 for s in product.inputs):
-            turned[entry] = product
-    return turned
 
 
 def _fits(aval: Any) -> bool:
