@@ -19,7 +19,6 @@ MANY = 32  # structures that follow one update
 FEWEST = 6  # entries of an update: fewer are soon interpreted
 
 _FOLLOWED: Bounded[int, int] = Bounded("structures after updates", 1 << 12)  # by the numbers of states
-_PARTED: Bounded[int, bool] = Bounded("updates apart", 1 << 12)
 
 
 def follows(state: State) -> None:
@@ -29,13 +28,12 @@ def follows(state: State) -> None:
         return
     _FOLLOWED[border.hash] = times = _FOLLOWED.get(border.hash, 0) + 1
     if times >= MANY:
-        _PARTED[border.hash] = True
         border.next.pop(RECORD, None)  # by which the recorder in C would go on
 
 
 def parts(state: State, mode: int) -> bool:
     """Tell whether what is recorded in another mode from now on is to be a segment of its own."""
-    return mode == RECORD and state.mode == CONSTANT and state.hash in _PARTED
+    return mode == RECORD and state.mode == CONSTANT and _FOLLOWED.get(state.hash, 0) >= MANY
 
 
 def _border(state: State) -> State | None:

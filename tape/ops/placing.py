@@ -10,16 +10,14 @@ from __future__ import annotations
 from jax import lax
 from jax.sharding import NamedSharding
 
-from tape.bounded import Bounded
 from tape.graph.kinds import DIFFERENTIABLE, Kind, kind_of
+from tape.ops.interning import intern_op
 from tape.ops.kernel import Kernel, Op
-
-_PLACING: Bounded[tuple[str, NamedSharding], Op] = Bounded("shardings", 1024)
 
 
 def placing(sharding: NamedSharding, name: str = "sharding") -> Op:
     """Return the op whose result is its input, sharded so."""
-    return _PLACING.cached((name, sharding), lambda: Op(name, lambda x: lax.with_sharding_constraint(x, sharding)))
+    return intern_op((name, sharding), lambda: Op(name, lambda x: lax.with_sharding_constraint(x, sharding)))
 
 
 def leaf_kernel(op: Op, kind: Kind, sharding: NamedSharding) -> Kernel:

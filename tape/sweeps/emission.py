@@ -7,6 +7,7 @@ instructions are recorded one by one, with hooks and ``tape.Function`` backwards
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -14,7 +15,6 @@ from typing import Any
 import jax.numpy as jnp
 
 from tape import layout
-from tape.bounded import Bounded
 from tape.graph.kinds import Place, varying
 from tape.graph.length import NUMBER_LIMIT, SEGMENT_LIMIT
 from tape.graph.lines import lines_of, user_line
@@ -25,6 +25,7 @@ from tape.graph.watcher import NOBODY
 from tape.graph.writing import swept
 from tape.hooking.handles import calling, replacement
 from tape.hooking.observing import Observer
+from tape.ops.interning import intern_op
 from tape.ops.kernel import Op
 from tape.programs.failures import naming
 from tape.programs.program import run_pending
@@ -59,17 +60,14 @@ def ones_like(aval: Any) -> Any:
     return record.record(_filled(aval, 1), ())
 
 
-_FILLED: Bounded[Any, Op] = Bounded("filled", 1024)
-
-
 def _filled(aval: Any, value: int) -> Op:
-    key = (aval.shape, aval.dtype, value, varying(aval))
-    return _FILLED.cached(key, lambda: Op("ones" if value else "zeros", lambda: full(aval, value)))
+    key = (full, aval.shape, aval.dtype, value, varying(aval))
+    return intern_op(key, lambda: Op("ones" if value else "zeros", functools.partial(full, aval, value)))
 
 
 def is_seed(op: object) -> bool:
     """Tell whether an op gives the cotangents that a sweep begins with by default."""
-    return any(op is known for known in list(_FILLED.values()))
+    return getattr(getattr(op, "fun", None), "func", None) is full
 
 
 def forward_handle(segment: Segment, state: State, slot: int, leaf_index: dict[int, int]) -> Any:
@@ -334,12 +332,11 @@ def rows(batch: int | None, cotangents: Sequence[Any], fun: Callable[[Sequence[A
     return stacked
 
 
-_ROWS: Bounded[int, Op] = Bounded("rows", 1024)
 _STACK = Op("stack", lambda *rows: jnp.stack(rows))
 
 
 def _row(i: int) -> Op:
-    return _ROWS.cached(i, lambda: Op("row", lambda x: x[i]))
+    return intern_op(("row", i), lambda: Op("row", lambda x: x[i]))
 
 
 def _call_function(step: Instruction, segment: Segment, cotangents: list[Any], batch: int | None) -> Sequence[Any]:

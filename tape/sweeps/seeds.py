@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tape.bounded import Bounded
 from tape.configuration import sixty_four_bits
 from tape.errors import (
     SeedDtypeError,
@@ -24,6 +23,7 @@ from tape.graph import boundary
 from tape.graph.kinds import why_unrecorded
 from tape.graph.segment import Handle, itself, made_at
 from tape.jaxapi import X64
+from tape.ops.interning import intern_op
 from tape.ops.kernel import Op
 from tape.recording import record
 
@@ -180,8 +180,5 @@ def seed_of(function: str, i: int, root: Handle, seed: Any) -> Any:
     return seed
 
 
-_CASTS: Bounded[Any, Op] = Bounded("casts", 1024)
-
-
 def _cast(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Op:
-    return _CASTS.cached((shape, dtype), lambda: Op("seed", lambda x: jnp.reshape(x, shape).astype(dtype)))
+    return intern_op(("seed", shape, dtype), lambda: Op("seed", lambda x: jnp.reshape(x, shape).astype(dtype)))

@@ -26,6 +26,7 @@ from tape.graph.kinds import NUMBERS
 from tape.graph.segment import Handle
 from tape.graph.trees import leaves_of
 from tape.mirrored.mirror import call
+from tape.ops.interning import intern_op
 from tape.ops.kernel import Op
 from tape.programs.handing import array_of
 from tape.programs.program import look
@@ -38,7 +39,6 @@ _LIMIT = 1 << 14
 _STARTS: Bounded[int, Position] = Bounded("positions", _LIMIT)
 _PLANS: Bounded[tuple[object, ...], tuple[Op, tuple[Position, ...]]] = Bounded("indices", _LIMIT)
 _GATHERS: Bounded[tuple[object, ...], Op] = Bounded("indices with arrays", _LIMIT)
-_OPS: Bounded[tuple[str, Spec], Op] = Bounded("indexing ops", _LIMIT)
 
 
 def _start(position: int) -> Position:
@@ -169,7 +169,7 @@ def gather(x: jax.Array, index: object) -> jax.Array:
 
 def basic_op(name: str, run: Callable[..., jax.Array], spec: Spec) -> Op:
     """Return the op that applies ``run`` with a specification of :func:`plan`."""
-    return _OPS.cached((name, spec), lambda: Op(name, functools.partial(run, spec), (("index", _written(spec)),)))
+    return intern_op((name, spec), lambda: Op(name, functools.partial(run, spec), (("index", _written(spec)),)))
 
 
 def _written(spec: Spec) -> str:
