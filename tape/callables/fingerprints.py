@@ -21,7 +21,7 @@ import numpy as np
 
 from tape import jaxapi
 from tape.bounded import Bounded
-from tape.callables.objects import MISSING, all_names, attributes, in_cell
+from tape.callables.objects import MISSING, Itself, all_names, attributes, in_cell
 from tape.callables.purity import is_library
 from tape.configuration import configuration
 from tape.graph.scope import LOCAL
@@ -61,23 +61,9 @@ _BY_VALUE = (str, bytes, int, type(None), type, np.dtype, type(Ellipsis), types.
 _BOOKKEEPING = frozenset({"DynamicJaxprTrace", "Store", "EqualStore", "InitialResultPaths", "DebugInfo"})
 
 
+_kept = functools.partial(Itself, kept=True)
 _OBJECTS, _DEEP = 2000, 16  # objects that functions lead to, and how deep inside each other they are looked at
 _STANDARD = sysconfig.get_paths()["stdlib"]
-
-
-class Itself:
-    """An object that is equal to nothing but itself."""
-
-    __slots__ = ("_thing",)
-
-    def __init__(self, thing: object) -> None:
-        self._thing = thing
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Itself) and other._thing is self._thing
-
-    def __hash__(self) -> int:
-        return id(self._thing)
 
 
 class _Fingerprint:
@@ -134,7 +120,7 @@ class _Fingerprint:
         if isinstance(value, np.ndarray) or kind.__name__ == "TypedNdArray":  # what JAX makes of one in a jaxpr
             array = np.asarray(value)  # of the latter another one each time
             if array.dtype == object or (array.nbytes > self._small and not self._names):
-                return Itself(value)
+                return _kept(value)
             content = array.tobytes()  # of a large one that a rule of the user's reads, which may have been written into
             return (kind, array.shape, array.dtype, content if len(content) <= self._small else hashlib.blake2b(content).digest())
         return self._object(value)
@@ -146,7 +132,7 @@ class _Fingerprint:
             self._met[id(value)] = len(self._met)
             self._left -= len(value)
             if self._left < 0:
-                return Itself(value)
+                return _kept(value)
         items = value.items() if isinstance(value, dict) else value
         return (type(value), tuple([self.of(x) for x in items]))
 
@@ -166,7 +152,7 @@ class _Fingerprint:
                 read = [(n, self.of(value.__globals__[n])) for n in names if n in value.__globals__] if self._left > 0 else []
                 cells = tuple([self._cell(c) for c in value.__closure__ or ()])
                 defaults = self.of(value.__defaults__), self.of(value.__kwdefaults__)
-            return (value.__code__, Itself(value.__globals__), cells, *defaults, *read)
+            return (value.__code__, _kept(value.__globals__), cells, *defaults, *read)
         if isinstance(value, types.MethodType):
             return (kind, self.of(value.__func__), self.of(value.__self__))
         if kind is AppliedPolicy:
@@ -203,11 +189,11 @@ class _Fingerprint:
         self._left -= 1
         own = self._names or (("__call__",) if callable(value) and not isinstance(value, type) else ())  # of a rule that is an object
         if not own or self._left < 0 or self._depth > _DEEP:
-            return Itself(value)
+            return _kept(value)
         if isinstance(value, Handle):
             if LOCAL.scope.trace is NOBODY:  # what is pending would call the rule, which waits for it
                 look(value)
-            return Itself(value), Itself(value._cell[0])
+            return _kept(value), _kept(value._cell[0])
         self._met[id(value)] = len(self._met)
         shared = {name: x for cls in (value if isinstance(value, type) else type(value)).__mro__[-2::-1] for name, x in vars(cls).items()}
         held = {**shared, **(vars(value) if isinstance(value, types.ModuleType) else {} if isinstance(value, type) else attributes(value))}
@@ -218,7 +204,7 @@ class _Fingerprint:
                 content = taken[name] = _unwrapped(held[name])
                 names += all_names(content.__code__) if isinstance(content, types.FunctionType) else ()
         with self._naming(names):
-            return (Itself(value), *[(name, self.of(taken[name])) for name in sorted(taken)])
+            return (_kept(value), *[(name, self.of(taken[name])) for name in sorted(taken)])
 
 
 def _unwrapped(held: Any) -> Any:

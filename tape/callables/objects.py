@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import dis
 import functools
@@ -107,6 +108,11 @@ class Writable(NamedTuple):
             return self.at[key] if key < len(self.at) else MISSING
         return self.at.get(key, MISSING)
 
+    @property
+    def get(self) -> Callable[[Any, Any], object]:
+        """What reads it anew, given what can be written to and a key."""
+        return getattr if isinstance(self.at, types.CellType) else operator.getitem
+
     def put(self, key: object, content: object) -> None:
         """Store ``content``."""
         if isinstance(self.at, types.CellType):
@@ -153,22 +159,22 @@ def reorder(at: dict[Any, Any], keys: Collection[Any]) -> None:
 
 
 class Itself:
-    """A key of a dict as a step in a path: no other one equals it, and it is not kept alive where it need not be."""
+    """An object that is equal to nothing but itself: as a step in a path, not kept alive where it need not be, unless it is ``kept``."""
 
     __slots__ = ("_get", "_hash")
 
-    def __init__(self, key: object) -> None:
+    def __init__(self, key: object, *, kept: bool = False) -> None:
         self._hash = id(key)
-        try:
-            self._get: Callable[[], object] = weakref.ref(key)
-        except TypeError:
-            self._get = lambda: key
+        self._get: Callable[[], object] = lambda: key
+        if not kept:
+            with contextlib.suppress(TypeError):
+                self._get = weakref.ref(key)
 
     def __hash__(self) -> int:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Itself) and (key := self._get()) is not None and key is other._get()
+        return isinstance(other, Itself) and self._hash == other._hash and (key := self._get()) is other._get() and self._hash == id(key)
 
 
 def steps_to(spelling: str, key: object) -> tuple[object, ...]:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi
-from tape.callables.fingerprints import Itself
+from tape.callables.objects import Itself
 from tape.jaxapi import Jaxpr
 from tape.ops.running import quick_options
 from tape.testing.precise import RULE_PRIMITIVES, Precise, inner
@@ -168,7 +168,7 @@ def _value(x: object) -> Hashable:
     try:
         hash(x)
     except TypeError:
-        return Itself(x)
+        return Itself(x, kept=True)
     return type(x), x
 
 
