@@ -114,10 +114,9 @@ class Reach:
         for place in writables(value):
             before = place.contents()
             self.holders.append(Stored(place, path, before, node))
-            get = getattr if isinstance(place.at, types.CellType) else operator.getitem
             for key, content in before.items():
                 if not _leads_nowhere(content):
-                    yield Edge(get, place.at, key, (*path, *steps_to(place.spelled, key)), node, content)
+                    yield Edge(place.get, place.at, key, (*path, *steps_to(place.spelled, key)), node, content)
         if hasattr(type(value), MODE):
             self.modes.append(Edge(getattr, value, MODE, (*path, MODE), node, getattr(value, MODE)))
         for step, content, read, key in parts(value):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import operator
-import types
 import weakref
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any
@@ -217,7 +215,7 @@ def _edge_to(kept: KeptArray, array: jax.Array) -> Edge:
     place = kept.holder.place
     if place.at_key(kept.key) is not array:  # but what is in it
         return Edge(KeptArray.array, kept, None, (), -1, array)
-    return Edge(getattr if isinstance(place.at, types.CellType) else operator.getitem, place.at, kept.key, (), -1, array)
+    return Edge(place.get, place.at, kept.key, (), -1, array)
 
 
 def _donated(step: TracedStep, call: Call, options: dict[str, Any]) -> tuple[int, ...]:

@@ -6,8 +6,6 @@ call does the same; what is put where depends on what is there then: it is looke
 
 from __future__ import annotations
 
-import operator
-import types
 from collections import deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
@@ -83,11 +81,8 @@ class Moves(NamedTuple):
 
     def edges(self) -> list[Edge]:
         """Return by what it is seen that the same is to be moved."""
-        edges = []
-        for m in self.moves:
-            at = m.source.place.at
-            edges.append(Edge(getattr if isinstance(at, types.CellType) else operator.getitem, at, m.at, (), -1, m.content()))
-        return [*edges, *[Edge(in_order, o.holder.place.at, o.before, (), -1, True) for o in self.orders]]
+        moves = [Edge(m.source.place.get, m.source.place.at, m.at, (), -1, m.content()) for m in self.moves]
+        return [*moves, *[Edge(in_order, o.holder.place.at, o.before, (), -1, True) for o in self.orders]]
 
     def make(self) -> None:
         """Put everything where it belongs."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import operator
-import types
 from collections import deque
 from collections.abc import Collection, Hashable, Iterator, Sequence
 
@@ -59,8 +58,7 @@ def _of_nothing(holder: Stored, names: Collection[str] | None) -> Iterator[tuple
         if names is not None and key not in names:
             continue
         if place.at_key(key) is None:
-            get = getattr if isinstance(place.at, types.CellType) else operator.getitem
-            yield key, Edge(get, place.at, key, (), -1, None)
+            yield key, Edge(place.get, place.at, key, (), -1, None)
         elif _is_empty_at(place, key):
             yield key, Edge(_is_empty_at, place, key, (), -1, True)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from tape import jaxapi
 from tape.jaxapi import ClosedJaxpr, JaxprEqn, Literal, ShapedArray, Var
-from tape.ops.building import JaxprBuilder, number_key
+from tape.ops.building import JaxprBuilder, alone, number_key
 from tape.ops.kernel import Kernel
 from tape.programs.loops import Flow, Loop, Outside
 from tape.programs.rolling import FEW, chosen_inside, equations
@@ -194,7 +194,5 @@ def _where_known(eqn: JaxprEqn) -> JaxprEqn:
 def _kernel(eqn: JaxprEqn, stack: Any) -> Kernel:
     """Return a kernel that is one equation."""
     info: Any = eqn.source_info
-    ins: list[Any] = [Var(v.aval) for v in eqn.invars]
     outs = [Var(v.aval) for v in eqn.outvars]
-    alone = eqn.replace(invars=ins, outvars=outs, source_info=info.replace(name_stack=stack))
-    return Kernel(eqn.primitive.name, ClosedJaxpr(jaxapi.assembled([], ins, outs, [alone], eqn.effects, jaxapi.no_origin()), []), None)
+    return Kernel(eqn.primitive.name, alone(eqn.replace(outvars=outs, source_info=info.replace(name_stack=stack))), None)

@@ -16,6 +16,7 @@ from jax.stages import Wrapped
 from tape import jaxapi
 from tape.bounded import Bounded
 from tape.configuration import configuration
+from tape.graph.trie import Step
 from tape.programs import numbers
 from tape.programs.interpretation import evaluate
 from tape.programs.loops import Carried, Flow, Loop, Outside, Result, Same
@@ -54,11 +55,7 @@ class Calls:
 
     def compiling(self, leaves: Sequence[Any]) -> list[tuple[Wrapped, Sequence[Any]]]:
         """Return the functions to compile, each once, with arguments like those of their calls."""
-        known: dict[int, Any] = {slot: jaxapi.described(leaf) for slot, leaf in zip(self._slots, leaves, strict=True)}
-        first = next((x.sharding for x in known.values() if isinstance(x, jax.ShapeDtypeStruct) and x.sharding is not None), None)
-        for entry in self._flow.entries if len(self._calls) > 1 else ():
-            for slot, aval in zip(entry.slots, entry.kernel.out_avals, strict=True):
-                known[slot] = jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=first, weak_type=aval.weak_type)
+        known = described(dict(zip(self._slots, leaves, strict=True)), self._flow.entries if len(self._calls) > 1 else ())
         met: dict[int, tuple[Wrapped, Sequence[Any]]] = {}
         for call in self._calls:
             if id(call.compiled) not in met:
@@ -71,6 +68,16 @@ class Calls:
         if len(self._calls) == 1:
             return self._calls[0].run(*leaves)
         return evaluate(self._calls, dict(zip(self._slots, leaves, strict=True)), self._keep, lambda call: call.run)
+
+
+def described(leaves: dict[int, Any], entries: Sequence[Step]) -> dict[int, Any]:
+    """Return by slot what a function is compiled for that is given some leaves, and what entries make of these."""
+    known = {slot: jaxapi.described(leaf) for slot, leaf in leaves.items()}
+    place = next((x.sharding for x in known.values() if isinstance(x, jax.ShapeDtypeStruct) and x.sharding is not None), None)
+    for entry in entries:
+        for slot, aval in zip(entry.slots, entry.kernel.out_avals, strict=True):
+            known[slot] = jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=place, weak_type=aval.weak_type)
+    return known
 
 
 class Body:

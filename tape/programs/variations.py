@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 
-from tape import jaxapi
 from tape.accounts.records import Change, Site
 from tape.graph.trie import CLOCK, Step
 from tape.ops.kernel import Kernel
@@ -21,7 +20,7 @@ from tape.programs import background
 from tape.programs.interpretation import on_one_device
 from tape.programs.loops import Flow, Loop, find
 from tape.programs.telling import begun, told
-from tape.programs.turns import Body, Call, Calls, body_of, turns_of
+from tape.programs.turns import Body, Call, Calls, body_of, described, turns_of
 
 FEWEST = 64  # entries; fewer are soon interpreted
 WORK = 1.2e-5  # seconds that each of them is to keep NumPy busy on average, what is light not counted, for calls to take less
@@ -78,15 +77,8 @@ def _is_ready(body: Body, loop: Loop, flow: Flow, leaves: dict[int, Any], site: 
     if body.job is None:
         if body.turns not in (0, loop.count):
             first = flow.entries[loop.start : loop.start + loop.period]
-            avals = {s: a for e in first for s, a in zip(e.inputs, e.kernel.in_avals, strict=True)}
-            like = next((x for x in map(jaxapi.described, leaves.values()) if getattr(x, "sharding", None) is not None), None)
-            place = None if like is None else like.sharding
-            arguments = [
-                jaxapi.described(leaves[s])
-                if s in leaves
-                else jax.ShapeDtypeStruct(avals[s].shape, avals[s].dtype, sharding=place, weak_type=avals[s].weak_type)
-                for s in turns_of(flow, loop, leaves)[0].inputs
-            ]
+            there = described(leaves, flow.entries[: loop.start])
+            arguments = [there[s] for s in turns_of(flow, loop, leaves)[0].inputs]
             change = Change("turns", "a loop came with another number of turns", "one turn is compiled, for any number of them")
             body.begun, body.job = CLOCK.now, background.compiling(body.compiled, arguments)
             told(body.job, begun("turn", site, [e.kernel.name for e in first], change))

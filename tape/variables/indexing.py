@@ -130,19 +130,12 @@ def _keyed(
                 return None
             key.append(ARRAY)
             inputs.append(item if isinstance(item, Handle) else record.operand(item))
-        elif isinstance(item, slice):
-            start, stop, step = item.start, item.stop, item.step
-            if type(start) not in _BOUNDS or type(stop) not in _BOUNDS or type(step) not in _BOUNDS:
-                return None
-            key.append((start, stop, step))
         elif type(item) is int:
             if axis is None or axis >= len(shape) or not -shape[axis] <= item < shape[axis]:
                 return None
             key.append(ARRAY)
             inputs.append(_start(item if item >= 0 else item + shape[axis]))
-        elif item is None or item is Ellipsis:
-            key.append(item)
-        else:
+        elif basic((item,), key) is None:
             return None
         axis = None if item is Ellipsis or axis is None else axis + (item is not None)
     key.append(len(values))
