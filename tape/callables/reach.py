@@ -21,6 +21,7 @@ from tape.callables.objects import Writable, parts, steps_to, writables
 from tape.graph.segment import Handle, itself
 
 _LIMIT = 300_000  # objects looked through, which takes some seconds
+_KEYED = (dict, set, frozenset)
 _SKIPPED = (types.ModuleType, str, bytes, int, float, type(None), np.generic, jax.Array)
 
 
@@ -84,6 +85,7 @@ class Reach:
         self.holders: list[Stored] = []
         self.modes: list[Edge] = []  # to what objects say of themselves that what they compute depends on
         self.whole = True  # whether that is all
+        self.keys: dict[int, list[Any]] = {}  # by the node of a dict or set: the Variables and integers by which it finds something
         self._incoming: list[list[Edge]] = []  # by node
         nodes: dict[int, int] = {}
         self.nodes: list[object] = []  # what is not a Variable, so that ids stay theirs
@@ -107,6 +109,8 @@ class Reach:
                 node = nodes[id(value)] = len(nodes)
                 self.nodes.append(value)
                 self._incoming.append([edge])
+                if isinstance(value, _KEYED) and (keys := [k for k in [*value] if isinstance(k, Handle) or type(k) is int]):
+                    self.keys[node] = keys
                 queue.extend(self._leaving(value, edge.path, node))
 
     def _leaving(self, value: object, path: Path, node: int) -> Iterator[Edge]:

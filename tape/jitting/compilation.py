@@ -140,6 +140,8 @@ class CompiledStep:
         seen: dict[Any, Any] = {key: (edge.key, edge.content) for key, edge in around.items()}
         aliases = reached.aliases(way)  # a Variable is known by one path to each object that has it
         seen["aliases"] = {path: aliases.get(path) for path in self.around[0]["aliases"]} if self.around else aliases
+        if self.positions is not None:
+            seen["keys"] = identities.found_by(reached)
         if seen not in self.around:
             if self.around and not again:
                 return None

@@ -12,7 +12,7 @@ import itertools
 import operator
 import types
 from collections import deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 from tape.callables.objects import Itself
@@ -21,7 +21,6 @@ from tape.graph.lines import is_foreign
 from tape.graph.segment import Handle, itself
 
 _IS, _CONSTANT = dis.opmap["IS_OP"], dis.opmap["LOAD_CONST"]
-_CONTAINERS = (dict, set, frozenset)
 _ASKING = frozenset({"id", "is_", "is_not"})
 
 
@@ -43,26 +42,36 @@ def finding(reached: Reach) -> tuple[list[int], list[Edge]]:
     nodes: list[int] = []
     edges: list[Edge] = []
     for node, x in enumerate(reached.nodes):
-        if isinstance(x, (*_CONTAINERS, list, deque)) and not x:
+        if isinstance(x, (dict, set, frozenset, list, deque)) and not x:
             nodes.append(node)
             edges.append(Edge(operator.length_hint, x, 0, (), -1, 0))
-        elif isinstance(x, _CONTAINERS):
-            keys = [*x]
-            if any(isinstance(key, Handle) for key in keys):
-                nodes.append(node)
-                edges.append(Edge(_has_by_id, x, {*map(id, keys)}, (), -1, True))
-            elif any(type(key) is int and key in reached.variables for key in keys):
-                nodes.append(node)
-                edges.append(Edge(_has, x, {*keys}, (), -1, True))
+        elif node in reached.keys and any(_names_one(key, reached) for key in reached.keys[node]):
+            nodes.append(node)
+            edges.append(Edge(_finds_by, x, _by_identity(reached.keys[node]), (), -1, True))
     return nodes, edges
 
 
-def _has_by_id(container: Any, ids: set[int]) -> bool:
-    return len(container) == len(ids) and ids.issuperset(map(id, container))
+def found_by(reached: Reach) -> dict[Hashable, frozenset[Hashable]]:
+    """Return, by the paths of containers that find Variables by identity, the paths of those by which they find something."""
+    found: dict[Hashable, frozenset[Hashable]] = {}
+    for node, keys in reached.keys.items():
+        ids = [id(itself(key)) if isinstance(key, Handle) else key for key in keys]
+        if paths := frozenset([reached.variables[name][1] for name in ids if name in reached.variables]):
+            found[reached.path(node)] = paths
+    return found
 
 
-def _has(container: Any, keys: set[Any]) -> bool:
-    return len(container) == len(keys) and keys.issuperset(container)
+def _names_one(key: Handle | int, reached: Reach) -> bool:
+    return isinstance(key, Handle) or key in reached.variables
+
+
+def _by_identity(keys: Iterable[object]) -> set[int]:
+    """Return the ids of the Variables among keys, and the integers, which may be such ids."""
+    return {id(key) if isinstance(key, Handle) else key for key in keys if isinstance(key, Handle) or type(key) is int}
+
+
+def _finds_by(container: Iterable[object], keys: set[int]) -> bool:
+    return _by_identity([*container]) == keys
 
 
 def met(reached: Reach) -> set[int]:
@@ -72,13 +81,12 @@ def met(reached: Reach) -> set[int]:
 
 def _keys(reached: Reach) -> Iterator[tuple[int, Itself | int]]:
     """Yield the ids of what containers find something by, with that itself where it is a Variable, or the id again."""
-    for x in reached.nodes:
-        if isinstance(x, _CONTAINERS):
-            for key in [*x]:
-                if isinstance(key, Handle):
-                    yield id(itself(key)), Itself(itself(key))
-                elif type(key) is int:
-                    yield key, key
+    for keys in reached.keys.values():
+        for key in keys:
+            if isinstance(key, Handle):
+                yield id(itself(key)), Itself(itself(key))
+            else:
+                yield key, key
 
 
 def names(reached: Reach) -> frozenset[str]:

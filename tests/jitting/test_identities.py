@@ -133,6 +133,31 @@ def test_programs_of_arguments_in_other_places_are_compiled_once():
     assert step.cache_info()[1:] == (6, 2)
 
 
+@pytest.mark.parametrize("kind", ["set", "frozenset", "dict", "numbers"])
+def test_what_captured_variables_are_looked_up_in_may_change_between_calls(kind):
+    a, b, c = variables = [tape.Variable(10.0**i) for i in range(3)]
+    state = types.SimpleNamespace(frozen=None)
+
+    def changed(frozen):
+        if kind == "frozenset":
+            state.frozen = frozenset(frozen)
+            return
+        if state.frozen is None:
+            state.frozen = {} if kind == "dict" else set()
+        state.frozen.clear()
+        state.frozen.update({v: 1 for v in frozen} if kind == "dict" else map(id, frozen) if kind == "numbers" else frozen)
+
+    def total():
+        return sum((v for v in variables if (id(v) if kind == "numbers" else v) not in state.frozen), start=tape.constant(0.0))
+
+    step = tape.jit(total)
+    for _ in range(2):
+        for frozen in ([a], [a, b], [b], [b], [], [c, a], [a]):
+            changed(frozen)
+            assert float(step()) == float(total()), frozen
+    assert step.cache_info().traces == 5, step.explain()
+
+
 def by_the_best(state, x):
     return x * 10 if x is state.best else x * 1
 
