@@ -1285,6 +1285,12 @@ ROWS = {
             "same(got[0], 2 * A)",
         ),
         (
+            "tape.jit(lambda a: (lambda y: lambda: y)(a * 2))(x)",
+            "return it by itself",
+            "y = tape.jit(lambda a: a * 2)(x); v = (lambda: y)()",
+            "same(v, 2 * A)",
+        ),
+        (
             "tape.jit(lambda a: (a * n for n in (1, 2)))(x)",
             "return a list",
             "v = tape.jit(lambda a: [a * n for n in (1, 2)])(x)[1]",

@@ -17,7 +17,7 @@ import jax
 
 from tape import jaxapi
 from tape.callables.captures import Captures, held, placeholder
-from tape.callables.reach import Stored
+from tape.callables.reach import Reach
 from tape.errors import TapeRuntimeError
 from tape.graph import boundary
 from tape.graph.boxes import Cell
@@ -80,7 +80,7 @@ class Effects(Captures):
     pends = True
     releases = True
 
-    def __init__(self, sources: Sequence[Handle], holders: Sequence[Stored]) -> None:
+    def __init__(self, sources: Sequence[Handle], reached: Reach) -> None:
         self.grads = [None if v._extra is None else v._extra.grad for v in sources]
         super().__init__([*sources, *[g for g in self.grads if g is not None]])
         self.sources = list(sources)
@@ -90,7 +90,8 @@ class Effects(Captures):
         self._cells = [v._cell for v in self.known]
         self._expected = {id(cell): i for i, cell in reversed([*enumerate(self._cells)])}
         self._ours = {id(v) for v in self.known}
-        self._holders = holders
+        self._holders = holders = reached.holders
+        self.met = {id(x) for x in reached.nodes}  # objects that were there before
         # Of each Variable, by id: in how many places it is; lists and dicts are places themselves.
         contents = [x for h in holders for x in h.before.values() if isinstance(x, (Handle, tuple))]
         self.places = Counter(id(x) for content in contents for x in leaves_if_any(content))

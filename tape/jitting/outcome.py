@@ -24,11 +24,12 @@ from tape.graph.trie import RECORD, State
 from tape.jaxapi import Tracer
 from tape.jitting.effects import Effects
 from tape.jitting.moves import Moves
-from tape.jitting.places import KeptArray, flatten, held, leaves_in
+from tape.jitting.places import KeptArray, flatten, held, leaves_in, leaves_in_new, opened
 from tape.ops.kernel import Op
 from tape.programs.program import look, run_pending
 from tape.recording import record
 from tape.sweeps.plan import behind
+from tape.sweeps.seeds import describe
 from tape.variables.conversion import as_array
 
 # What a leaf of a tree is: an array, a new Variable, one from outside, the gradient of one from outside, or any other object.
@@ -196,7 +197,7 @@ class Outcome:
 
     def _tree(self, tree: object) -> Tree:
         structure: Any
-        leaves, structure = flatten(tree)
+        leaves, structure = flatten(opened(tree, self._effects.met))
         return Tree(ONE if structure == ONE else structure, tuple(self._leaf(x) for x in leaves))
 
     def _leaf(self, x: object) -> tuple[int, Any]:
@@ -222,8 +223,17 @@ class Outcome:
             raise TapeTypeError(msg)
         kept = {id(h.place.at) for h in self._effects._holders}
         for key, edges in Reach([x]).edges.items():
-            if key in passed and any(id(e.holder) not in kept for e in edges):
-                aval = edges[0].content._place.kind.aval
+            v = edges[0].content
+            if all(id(e.holder) in kept for e in edges):
+                continue
+            if key not in self._sources and self._effects.owns(v):
+                msg = (
+                    f"{what}, in which a Variable is that exists only while it is traced ({describe(v)}); return it by itself, or in a "
+                    "list, tuple, dict, dataclass or registered pytree, and make the object outside"
+                )
+                raise TapeTypeError(msg)
+            if key in passed:
+                aval = v._place.kind.aval
                 msg = (
                     f"{what}, in which an argument of this call is (a Variable of shape {aval.shape}, dtype {aval.dtype}), and every call "
                     "would return this one; return the Variable, and make the object outside"
@@ -265,7 +275,7 @@ class Outcome:
             grown = isinstance(holder.place.at, (list, deque)) and len(now) != len(holder.before)
             new = (Handle, Tracer if grown else jax.Array)  # arrays from before may be others at the next call, where others were
             if (id(holder), key) not in moved and (
-                content is holder.before.get(key, MISSING) or not any(isinstance(x, new) for x in leaves_in(content))
+                content is holder.before.get(key, MISSING) or not any(isinstance(x, new) for x in leaves_in_new(content, self._effects.met))
             ):
                 continue
             if key in holder.before:

@@ -173,7 +173,7 @@ def trace_step(
     kept: list[KeptArray] = [*replaced]
     for attempt in range(_ATTEMPTS):
         _unshare(sources)
-        effects = Effects([*sources, *[record.constant(k.array()) for k in kept]], reached.holders)
+        effects = Effects([*sources, *[record.constant(k.array()) for k in kept]], reached)
         effects.asked.update(dict.fromkeys(met, False))
         try:
             step = TracedStep(name, *_trace(effects, call, avals, kept, passed))

@@ -145,7 +145,7 @@ def test_what_captured_variables_are_looked_up_in_may_change_between_calls(kind)
         if state.frozen is None:
             state.frozen = {} if kind == "dict" else set()
         state.frozen.clear()
-        state.frozen.update({v: 1 for v in frozen} if kind == "dict" else map(id, frozen) if kind == "numbers" else frozen)
+        state.frozen.update(dict.fromkeys(frozen, 1) if kind == "dict" else map(id, frozen) if kind == "numbers" else frozen)
 
     def total():
         return sum((v for v in variables if (id(v) if kind == "numbers" else v) not in state.frozen), start=tape.constant(0.0))

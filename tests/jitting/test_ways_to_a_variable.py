@@ -2,6 +2,7 @@
 
 import collections
 import contextvars
+import dataclasses
 import enum
 import functools
 import sys
@@ -256,3 +257,86 @@ def test_a_variable_that_is_put_where_it_is_already_is_put_there_later(put):
     step()
     assert {_put_attribute: state.best, _put_item: state.table["best"], _put_row: state.rows[1]}[put] is other
     assert step.cache_info().traces <= 4, step.explain()
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    w: object
+    sums: object = None
+    name: str = "state"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StateOfSlots:
+    w: object
+    sums: object = None
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class RegisteredState:
+    w: object
+    sums: object = None
+
+
+@pytest.mark.parametrize("kind", [State, StateOfSlots, RegisteredState])
+def test_an_object_of_a_dataclass_that_a_step_makes_is_made_at_every_call(kind):
+    found = []
+    for wrap in (lambda step: step, tape.jit):
+        held = types.SimpleNamespace(state=kind(tape.Variable(1.0), [{"g": jnp.zeros(())}]), within=None)
+
+        @wrap
+        def step(x, held=held):
+            old = held.state
+            loss = (old.w * x) ** 2
+            gradient = tape.gradients(loss, old.w)
+            held.state = dataclasses.replace(
+                old, w=tape.Variable((old.w - 0.1 * gradient).detach()), sums=[{"g": old.sums[0]["g"] + gradient}]
+            )
+            held.within = {"old": (kind(gradient), x)}
+            return kind(loss, [x * 2])
+
+        found.append([])
+        for i in range(6):
+            if i == 4:
+                held.state = kind(tape.Variable(2.0), [{"g": jnp.ones(())}])
+            result = step(float(i))
+            assert type(result) is type(held.state) is kind
+            state, (within, x) = held.state, held.within["old"]
+            found[-1].append([float(v) for v in (result.w, result.sums[0], state.w, state.sums[0]["g"], within.w, x)])
+        assert getattr(held.state, "name", "state") == "state"
+    np.testing.assert_allclose(*found, rtol=1e-6)
+
+
+def test_an_object_of_a_dataclass_that_was_there_before_stays_itself():
+    state = types.SimpleNamespace(a=State(tape.Variable(1.0)), b=State(tape.Variable(2.0)))
+    a, b = state.a, state.b
+
+    @tape.jit
+    def step():
+        state.a, state.b = state.b, state.a
+
+    for _ in range(2):
+        step()
+        assert state.a is b
+        assert state.b is a
+        step()
+        assert state.a is a
+        assert state.b is b
+
+
+def test_an_object_with_a_variable_of_the_trace_is_refused_at_the_first_call():
+    with pytest.raises(tape.errors.TapeTypeError, match=r"type SimpleNamespace, in which a Variable is .*dataclass or registered pytree"):
+        tape.jit(lambda x: types.SimpleNamespace(loss=x * 2))(1.0)
+
+
+def test_an_object_that_holds_itself_can_be_made_in_a_step():
+    held = types.SimpleNamespace()
+
+    @tape.jit
+    def step(x):
+        held.state = State(x * 2)
+        object.__setattr__(held.state, "sums", held.state)
+
+    step(1.0)
+    assert float(held.state.w) == 2.0
