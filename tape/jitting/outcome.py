@@ -24,7 +24,8 @@ from tape.graph.trie import RECORD, State
 from tape.jaxapi import Tracer
 from tape.jitting.effects import Effects
 from tape.jitting.moves import Moves
-from tape.jitting.places import KeptArray, flatten, held, leaves_in, leaves_in_new, opened
+from tape.jitting.places import KeptArray, held, leaves_in, leaves_in_new
+from tape.jitting.records import flatten
 from tape.ops.kernel import Op
 from tape.programs.program import look, run_pending
 from tape.recording import record
@@ -197,7 +198,7 @@ class Outcome:
 
     def _tree(self, tree: object) -> Tree:
         structure: Any
-        leaves, structure = flatten(opened(tree, self._effects.met))
+        leaves, structure = flatten(tree, self._effects.met)
         return Tree(ONE if structure == ONE else structure, tuple(self._leaf(x) for x in leaves))
 
     def _leaf(self, x: object) -> tuple[int, Any]:

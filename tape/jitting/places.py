@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 import jax
 
-from tape.callables.objects import attributes
 from tape.callables.reach import Stored
-from tape.graph.segment import Handle, is_variable
+from tape.graph.segment import Handle
+from tape.jitting.records import flatten
 
 
 class KeptArray(NamedTuple):
@@ -57,11 +56,6 @@ def stand_in(kept: KeptArray, traced: Any) -> object:
     return place.at_key(kept.key)
 
 
-def flatten(tree: object) -> tuple[list[Any], Any]:
-    """Return the leaves of what may stand in a place, and the structure that they stand in."""
-    return jax.tree.flatten(tree, is_leaf=_is_leaf)
-
-
 def leaves_in(content: object) -> list[Any]:
     """Return the leaves of what is one of the kinds that hold Variables and arrays; none of anything else."""
     if not isinstance(content, (Handle, jax.Array, list, tuple, dict)):
@@ -77,55 +71,14 @@ def leaves_if_any(content: object) -> list[Any]:
         return []
 
 
-class Record(NamedTuple):
-    """An object of a dataclass, as a tree of what it holds."""
-
-    kind: Any
-    held: dict[str, Any]
-
-    def taken_apart(self) -> tuple[list[Any], tuple[Any, ...]]:
-        """Return what it holds, and what else it is."""
-        return list(self.held.values()), (self.kind, *self.held)
-
-    @classmethod
-    def made(cls, what: tuple[Any, ...], held: Iterable[object]) -> Any:
-        """Return an object that holds this."""
-        kind, *names = what
-        new = object.__new__(kind)
-        for name, content in zip(names, held, strict=True):
-            object.__setattr__(new, name, content)
-        return new
-
-
-jax.tree_util.register_pytree_node(Record, Record.taken_apart, Record.made)
-
-
-def opened(tree: object, known: Collection[int], within: tuple[int, ...] = ()) -> object:
-    """Return a tree in which objects of dataclasses are trees as well, but for those with ``known`` ids, which are themselves."""
-    leaves: list[Any]
-    leaves, structure = flatten(tree)
-    made = [dataclasses.is_dataclass(x) and not isinstance(x, type) and not (id(x) in known or id(x) in within) for x in leaves]
-    for i in [i for i, flag in enumerate(made) if flag]:
-        x = leaves[i]
-        leaves[i] = Record(type(x), {name: opened(held, known, (*within, id(x))) for name, held in attributes(x).items()})
-    return structure.unflatten(leaves) if any(made) else tree
-
-
 def leaves_in_new(content: object, known: Collection[int]) -> list[Any]:
     """Return the leaves of what may be of any kind, if it is not one of the objects with ``known`` ids."""
     if id(content) in known or isinstance(content, (Handle, jax.Array)):
         return leaves_in(content)
     try:
-        return flatten(opened(content, known))[0]
+        return flatten(content, known)[0]
     except Exception:  # noqa: BLE001 - classes of the user's may do anything
         return leaves_in(content)
-
-
-_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))  # JAX warns of them, which nobody has passed to it
-
-
-def _is_leaf(value: object) -> bool:
-    return is_variable(value) or isinstance(value, _VIEWS)
 
 
 def held(content: object) -> str:

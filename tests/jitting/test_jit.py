@@ -1963,7 +1963,7 @@ async def _coroutine(x):
         (lambda x: lambda: x * 2, "function"),
         (lambda x: x.sum, "method"),
         (lambda x: functools.partial(tnp.add, x), "partial"),
-        (lambda x: collections.deque([x]), "deque"),
+        (lambda x: collections.UserList([x]), "UserList"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:coroutine", "ignore:Python iterable")

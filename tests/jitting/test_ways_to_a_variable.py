@@ -340,3 +340,63 @@ def test_an_object_that_holds_itself_can_be_made_in_a_step():
 
     step(1.0)
     assert float(held.state.w) == 2.0
+
+
+class Table(dict):
+    pass
+
+
+@pytest.mark.parametrize("kind", [dict, Table, lambda items: collections.defaultdict(float, items), collections.OrderedDict])
+@pytest.mark.parametrize(
+    "key", [lambda name, p: name, lambda name, p: p, lambda name, p: id(p), lambda name, p: name if name == "w" else 1]
+)
+def test_a_dict_that_a_step_makes_keeps_its_order_and_its_keys(kind, key):
+    found = []
+    for wrap in (lambda step: step, tape.jit):
+        parameters = {"w": tape.Variable(1.0), "b": tape.Variable(2.0)}
+        held = types.SimpleNamespace(sums=kind({key(n, p): jnp.zeros(()) for n, p in parameters.items()}), within=None)
+
+        @wrap
+        def step(x, parameters=parameters, held=held):
+            loss = sum((p - x) ** 2 * n for n, p in enumerate(parameters.values(), 1))
+            gradients = dict(zip(parameters, tape.gradients(loss, [*parameters.values()]), strict=True))
+            held.sums = kind({key(n, p): held.sums[key(n, p)] + gradients[n] for n, p in parameters.items()})
+            held.within = ({"z": {"y": loss.detach(), "x": x}},)
+            with tape.no_grad():
+                for p, total in zip(parameters.values(), held.sums.values(), strict=True):
+                    p.value = p - 0.1 * total
+            return kind({key(n, p): gradients[n] for n, p in parameters.items()})
+
+        found.append([])
+        for i in range(6):
+            if i == 4:
+                parameters["w"] = tape.Variable(3.0)
+                held.sums = kind({key(n, p): jnp.ones(()) for n, p in parameters.items()})
+            returned = step(float(i))
+            wanted = [key(n, p) for n, p in parameters.items()]
+            assert all(a is b or a == b for made in (returned, held.sums) for a, b in zip(made, wanted, strict=True))
+            assert type(returned) is type(held.sums) is type(kind({}))
+            assert [*held.within[0]["z"]] == ["y", "x"]
+            found[-1].append([float(v) for d in (returned, held.sums, parameters, held.within[0]["z"]) for v in d.values()])
+    np.testing.assert_allclose(*found, rtol=1e-6)
+
+
+def test_a_step_can_make_sets_and_deques_of_variables():
+    w = tape.Variable(2.0)
+    held = types.SimpleNamespace()
+
+    @tape.jit
+    def step(x):
+        held.recent = collections.deque([w * x, x], maxlen=2)
+        held.met = {w, x * 3}
+        return collections.deque([x * 5], maxlen=1), collections.deque([x])
+
+    for i in range(3):
+        x = tape.Variable(float(i))
+        (five,), (same,) = step(x)
+        assert same is x
+        assert [float(v) for v in held.recent] == [2.0 * i, i]
+        assert held.recent.maxlen == 2
+        assert float(five) == 5.0 * i
+        assert w in held.met
+        assert sorted(map(float, held.met)) == sorted([2.0, 3.0 * i])

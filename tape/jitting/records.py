@@ -1,0 +1,114 @@
+"""Records: what a step makes and leaves behind that JAX takes for a leaf, or keeps in another order, as trees.
+
+Every call makes objects of dataclasses anew, with what they hold then, and so are sets, deques and dicts of any class; a dict keeps its
+order, and may have Variables as keys.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+
+from tape.callables.objects import attributes
+from tape.graph.segment import Handle, is_variable
+
+_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))  # JAX warns of them, which nobody has passed to it
+
+
+class Record(NamedTuple):
+    """An object of a class, as a tree: ``held`` by ``names``, which are leaves as well where some are Variables, or without any."""
+
+    kind: Any
+    option: Any
+    names: tuple[Any, ...]
+    held: tuple[Any, ...]
+
+    def taken_apart(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """Return what it holds, and what else it is."""
+        if any(isinstance(name, Handle) for name in self.names):
+            return (*self.names, *self.held), (self.kind, self.option, None)
+        return self.held, (self.kind, self.option, self.names)
+
+    @classmethod
+    def made(cls, what: tuple[Any, ...], held: Iterable[Any]) -> Any:
+        """Return an object that holds this."""
+        kind, option, names = what
+        held = [*held]
+        if issubclass(kind, deque):
+            return kind(held, option)
+        if issubclass(kind, (set, frozenset)):
+            return kind(held)
+        if names is None:
+            names, held = held[: len(held) // 2], held[len(held) // 2 :]
+        new = kind.__new__(kind)
+        if isinstance(new, defaultdict):
+            new.default_factory = option
+        for name, content in zip(names, held, strict=True):
+            if isinstance(new, dict):
+                dict.__setitem__(new, name, content)
+            else:
+                object.__setattr__(new, name, content)
+        return new
+
+
+jax.tree_util.register_pytree_node(Record, Record.taken_apart, Record.made)
+
+
+def flatten(tree: object, known: Collection[int] | None = None) -> tuple[list[Any], Any]:
+    """Return the leaves of what may stand in a place, and the structure that they stand in.
+
+    Objects, sets and deques are leaves where nothing is said of what is ``known``, and so are those with such ids.
+    """
+    return jax.tree.flatten(_as_tree(tree, known, ()), is_leaf=_is_leaf)
+
+
+def _as_tree(tree: object, known: Collection[int] | None, within: tuple[int, ...]) -> object:
+    """Return a tree in which JAX finds everything that it is to find, in order."""
+    structure: Any
+    leaves, structure = jax.tree.flatten(tree, is_leaf=_is_opened)
+    found = [_opened(x, known, within) for x in leaves]
+    return tree if all(x is y for x, y in zip(leaves, found, strict=True)) else structure.unflatten(found)
+
+
+def _opened(x: Any, known: Collection[int] | None, within: tuple[int, ...]) -> object:
+    """Return what one leaf is as a tree."""
+    kind, own = type(x), (*within, id(x))
+    if kind in _DICTS:
+        held = {k: _as_tree(v, known, own) for k, v in x.items()}
+        if _is_sorted(x):
+            return x if all(held[k] is x[k] for k in held) else held if kind is dict else defaultdict(x.default_factory, held)
+        return Record(kind, getattr(x, "default_factory", None), (*held,), (*held.values(),))
+    if known is None or id(x) in known or id(x) in within:
+        return x
+    if isinstance(x, (deque, set, frozenset)):
+        return Record(kind, getattr(x, "maxlen", None), (), tuple([_as_tree(v, known, own) for v in x]))
+    if dataclasses.is_dataclass(x) and not isinstance(x, type):
+        contents: Mapping[Any, Any] = attributes(x)
+    elif isinstance(x, dict) and not isinstance(x, OrderedDict) and not attributes(x):
+        contents = dict(x)
+    else:
+        return x
+    return Record(kind, None, (*contents,), tuple([_as_tree(v, known, own) for v in contents.values()]))
+
+
+_DICTS = (dict, defaultdict)
+
+
+def _is_sorted(keys: Iterable[Any]) -> bool:
+    """Tell whether JAX keeps keys in their order."""
+    try:
+        return not any(isinstance(k, Handle) for k in keys) and [*keys] == sorted(keys)
+    except Exception:  # noqa: BLE001 - of keys that cannot be compared
+        return False
+
+
+def _is_leaf(value: object) -> bool:
+    return is_variable(value) or isinstance(value, _VIEWS)
+
+
+def _is_opened(value: object) -> bool:
+    return type(value) in _DICTS or _is_leaf(value)
