@@ -66,7 +66,7 @@ def _pattern(x: Any) -> _Pattern | None:
     if kind is dict:
         keys = sorted(x)  # as JAX flattens it, which took it before
         items = _all([_pattern(x[k]) for k in keys])
-        return None if items is None else (_MAPPING, kind, (keys, items))
+        return None if items is None else (_MAPPING, kind, ([*x], keys, items))
     return None
 
 
@@ -96,14 +96,10 @@ def _match(given: Iterable[Any], patterns: Sequence[_Pattern], arrays: list[Any]
             if len(x) != len(what) or not _match(x, what, arrays, variables):
                 return False
         elif check == _MAPPING:
-            keys, inner = what
-            if len(x) != len(keys):
+            order, keys, inner = what
+            if [*x] != order:
                 return False
-            try:
-                items = [x[k] for k in keys]
-            except KeyError:
-                return False
-            if not _match(items, inner, arrays, variables):
+            if not _match([x[k] for k in keys], inner, arrays, variables):
                 return False
         elif check == _TOLD:
             if told_apart(x) != what:

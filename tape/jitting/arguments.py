@@ -17,6 +17,7 @@ from tape.graph.constants import constant, known_array, refused
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, itself
 from tape.graph.trees import flatten, leaves_of, variables_in
+from tape.jitting import records
 
 _ARRAYS = (jax.Array, np.ndarray, np.generic)
 _NUMBERS = (bool, int, float, complex)
@@ -25,8 +26,8 @@ _NUMBERS = (bool, int, float, complex)
 class Call(NamedTuple):
     """The arguments of one call, taken apart.
 
-    ``leaves`` are arrays, numbers and Variables; ``tree`` puts them back; ``statics`` are (position or name, value); ``length`` is
-    the number of positional arguments.
+    ``leaves`` are arrays, numbers and Variables; ``tree`` puts them back, and ``given`` says in which order dicts are then; ``statics``
+    are (position or name, value); ``length`` is the number of positional arguments.
     """
 
     leaves: list[Any]
@@ -34,6 +35,8 @@ class Call(NamedTuple):
     statics: tuple[tuple[int | str, Any], ...]
     length: int
     donated: frozenset[int]  # which leaves are
+    given: Any = None  # the arguments, where dicts are among them
+    order: Any = None  # and how they are ordered
 
     @property
     def variables(self) -> list[Any]:
@@ -57,6 +60,8 @@ class Call(NamedTuple):
     def put_back(self, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments with other leaves."""
         dynamic, kwargs = jax.tree.unflatten(self.tree, leaves)
+        if self.given is not None:
+            dynamic, kwargs = records.in_order_of(self.given, (dynamic, kwargs))
         rest = iter(dynamic)
         positional = {k: v for k, v in self.statics if isinstance(k, int)}
         args = tuple(positional[i] if i in positional else next(rest) for i in range(self.length))
@@ -75,6 +80,7 @@ class Parameters:
         named = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
         any_number = not parameters or any(p.kind is p.VAR_POSITIONAL for p in parameters)
         any_name = not parameters or any(p.kind is p.VAR_KEYWORD for p in parameters)
+        self._named = frozenset(named)
         self.static = _chosen("static", options, ordered, None if any_name else named, any_number)
         self.donated = _chosen("donate", options, ordered, None if any_name else named, any_number)
         both = self.static & self.donated
@@ -119,7 +125,11 @@ class Parameters:
                 raise TapeTypeError(msg)
         bring = LOCAL.scope.caller.bring
         leaves = [itself(x) if isinstance(x, Handle) else constant(x) if isinstance(x, _ARRAYS) and bring(x) else x for x in leaves]
-        return Call(leaves, tree, tuple(statics), len(args), donated)
+        rest = [k for k in kwargs if k not in self._named]  # whose order a function sees
+        if len(rest) < 2 and not any(isinstance(x, (dict, list, tuple)) for x in (*dynamic, *kwargs.values())):
+            return Call(leaves, tree, tuple(statics), len(args), donated)
+        given = (dynamic, {k: kwargs[k] for k in (*sorted(kwargs.keys() - rest), *rest)})
+        return Call(leaves, tree, tuple(statics), len(args), donated, given, records.flatten(given)[1])
 
     def _donated(self, dynamic: tuple[Any, ...], kwargs: dict[str, Any], n: int) -> frozenset[int]:
         """Return which leaves belong to donated arguments."""
@@ -168,7 +178,7 @@ def signature(call: Call) -> Hashable:
     """Return what two calls have in common that one program can serve."""
     met: dict[int, int] = {}
     leaves = [(met.setdefault(id(x), len(met)), x._place.kind) if isinstance(x, Handle) else aval_of(x) for x in call.leaves]
-    return (call.tree, tuple(leaves), tuple([(k, told_apart(v)) for k, v in call.statics]), call.length)
+    return (call.tree, call.order, tuple(leaves), tuple([(k, told_apart(v)) for k, v in call.statics]), call.length)
 
 
 _AVALS: Bounded[Hashable, Any] = Bounded("avals of NumPy arrays", 1 << 10)  # by dtype, shape and settings

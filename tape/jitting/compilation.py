@@ -279,6 +279,8 @@ def _said_of_call(call: Call) -> dict[str, str]:
         said[f"argument {first!r}{jax.tree_util.keystr(path[2:])}"] = _described(x)
     for k, v in call.statics:
         said[f"static argument {k!r}"] = repr(v)
+    if call.order is not None:
+        said["order of keys in arguments"] = f"{hash(call.order) % 2**16:04x}"
     said["the grad mode"] = ("no_grad", "recording", "in a sweep")[LOCAL.scope.mode]
     if LOCAL.scope.observer is not None:
         said["the op hooks"] = ", ".join(type(hook).__name__ for hook, _ in LOCAL.scope.observer.pairs)

@@ -66,6 +66,18 @@ def flatten(tree: object, known: Collection[int] | None = None) -> tuple[list[An
     return jax.tree.flatten(_as_tree(tree, known, ()), is_leaf=_is_leaf)
 
 
+def in_order_of(given: Any, tree: Any) -> Any:
+    """Return a tree with its dicts in the order of those in another one, which has the same structure for JAX."""
+    if type(given) in _DICTS:
+        items = {k: in_order_of(given[k], tree[k]) for k in given}
+        return items if type(given) is dict else defaultdict(given.default_factory, items)
+    structure: Any
+    leaves, structure = jax.tree.flatten(given, is_leaf=_is_opened)
+    if len(leaves) == 1 and leaves[0] is given:
+        return tree
+    return structure.unflatten([in_order_of(x, y) for x, y in zip(leaves, structure.flatten_up_to(tree), strict=True)])
+
+
 def _as_tree(tree: object, known: Collection[int] | None, within: tuple[int, ...]) -> object:
     """Return a tree in which JAX finds everything that it is to find, in order."""
     structure: Any

@@ -400,3 +400,18 @@ def test_a_step_can_make_sets_and_deques_of_variables():
         assert float(five) == 5.0 * i
         assert w in held.met
         assert sorted(map(float, held.met)) == sorted([2.0, 3.0 * i])
+
+
+def test_a_step_finds_dicts_among_its_arguments_in_their_order():
+    def total(batch, **more):
+        values = [*batch[0].values(), *batch[1]["inner"].values(), *more.values()]
+        return sum(v * 10**i for i, v in enumerate(values))
+
+    step = tape.jit(total)
+    for keys in ("ab", "ba", "ba", "ab"):
+        for names in ("xy", "yx", "yx"):
+            inner = collections.defaultdict(int, {k: np.float32(ord(k) % 7) for k in names})
+            batch, more = ({k: tape.constant(float(ord(k) % 7)) for k in keys}, {"inner": inner}), {k: float(ord(k) % 7) for k in names}
+            assert float(step(batch, **more)) == float(total(batch, **more))
+    assert step.cache_info().traces == 4, step.explain()
+    assert "order of keys" in step.explain()
