@@ -6,8 +6,10 @@ import contextlib
 import contextvars
 import dis
 import functools
+import inspect
 import operator
 import re
+import sys
 import types
 import weakref
 from collections import deque
@@ -15,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tape.bounded import Bounded
+from tape.graph.lines import is_foreign
 from tape.graph.segment import Handle
 
 MISSING = type("Missing", (), {"__repr__": lambda _: "nothing"})()  # what an empty place holds
@@ -288,6 +291,33 @@ def _modules(place: dict[str, Any], names: Sequence[str]) -> list[types.ModuleTy
                 modules[id(module)] = module
                 stack.append(vars(module))
     return list(modules.values())
+
+
+@functools.lru_cache(maxsize=4096)
+def methods(kind: type) -> Sequence[tuple[str, bool, types.FunctionType]]:
+    """Return the functions of the user's in a class: their names, whether they are called without being named, and themselves.
+
+    Those are special methods, and any in a class that is derived from a library's, which knows their names.
+    """
+    foreign = any(_of_a_library(base.__module__) or _is_installed(base) for base in kind.__mro__)
+    found = []
+    for base in () if _of_a_library(kind.__module__) else kind.__mro__:
+        for name, held in vars(base).items():
+            for x in (held, *[getattr(held, part, None) for part in ("fget", "fset", "func")]):
+                function = getattr(x, "__func__", x)
+                inner = inspect.unwrap(function) if isinstance(function, types.FunctionType) else getattr(function, "__wrapped__", None)
+                if not isinstance(inner, types.FunctionType) or _is_installed(inner) or not is_foreign(inner.__code__.co_filename):
+                    continue
+                special = name.startswith("__")
+                if not (special and inner.__code__.co_filename == "<string>"):  # which a dataclass has written
+                    found.append((name, foreign or special, function))
+    return found
+
+
+def _is_installed(x: Any) -> bool:
+    """Tell whether a class or function belongs to a package that is installed, which knows nothing of a user's state."""
+    file = getattr(sys.modules.get(x.__module__), "__file__", None) or ""
+    return "site-packages" in file or "dist-packages" in file
 
 
 def attributes(value: Any) -> dict[str, Any]:

@@ -11,13 +11,13 @@ import operator
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from tape.callables.objects import Writable, parts, steps_to, writables
+from tape.callables.objects import Writable, all_names, methods, parts, steps_to, writables
 from tape.graph.segment import Handle, itself
 
 _LIMIT = 300_000  # objects looked through, which takes some seconds
@@ -89,8 +89,10 @@ class Reach:
         self._incoming: list[list[Edge]] = []  # by node
         nodes: dict[int, int] = {}
         self.nodes: list[object] = []  # what is not a Variable, so that ids stay theirs
+        self._kinds: dict[type, tuple[Path, int]] = {}  # of the user's: where one was met first, or an object of it
+        self._names: set[str] = set()  # in the code that is reached
         queue = deque(Edge(None, None, None, (i,), -1, c) for i, c in enumerate(callables) if not _leads_nowhere(c))
-        while queue:
+        while queue or (queue := deque(self._methods(nodes))):
             if len(nodes) >= _LIMIT:
                 self.whole = False
                 break
@@ -113,8 +115,21 @@ class Reach:
                     self.keys[node] = keys
                 queue.extend(self._leaving(value, edge.path, node))
 
+    def _methods(self, nodes: Mapping[int, int]) -> list[Edge]:
+        """Return the edges to methods that may be called and have not been met."""
+        kinds = self._kinds.items()
+        found = [
+            (f, (*path, f".{name}"), node, own or name in self._names) for kind, (path, node) in kinds for name, own, f in methods(kind)
+        ]
+        return [Edge(None, None, None, path, node, f) for f, path, node, called in found if called and id(f) not in nodes]
+
     def _leaving(self, value: object, path: Path, node: int) -> Iterator[Edge]:
         """Yield the edges that leave a function, container or object."""
+        if isinstance(value, types.FunctionType):
+            self._names.update(all_names(value.__code__))
+        kind = value if isinstance(value, type) else type(value)
+        if methods(kind):
+            self._kinds.setdefault(kind, (path, node))
         for place in writables(value):
             before = place.contents()
             self.holders.append(Stored(place, path, before, node))

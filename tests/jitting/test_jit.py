@@ -1864,7 +1864,7 @@ def test_a_variable_that_escapes_is_named_when_it_is_used(fails):
     @tape.jit
     def f(x):
         y = x * 2
-        Keeper.keep(y)
+        vars(Keeper)["keep"](y)  # a way that nobody sees
         return jnp.sin(y.value) + (1 // (not fails))
 
     with contextlib.suppress(ZeroDivisionError):

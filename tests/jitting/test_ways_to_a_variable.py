@@ -415,3 +415,109 @@ def test_a_step_finds_dicts_among_its_arguments_in_their_order():
             assert float(step(batch, **more)) == float(total(batch, **more))
     assert step.cache_info().traces == 4, step.explain()
     assert "order of keys" in step.explain()
+
+
+BEHIND = {"factor": tape.constant(1.0)}
+
+
+class Scaled:
+    """What leads to a Variable by its methods only."""
+
+    def run(self, x):
+        return self._inner(x)
+
+    def _inner(self, x):
+        return x * BEHIND["factor"]
+
+    @classmethod
+    def of_class(cls, x):
+        return x * BEHIND["factor"]
+
+    @staticmethod
+    def of_none(x):
+        return x * BEHIND["factor"]
+
+    @property
+    def factor(self):
+        return BEHIND["factor"]
+
+    @functools.cached_property
+    def table(self):
+        return BEHIND["factor"]
+
+    @tape.enable_grad()
+    def decorated(self, x):
+        return x * BEHIND["factor"]
+
+    def __matmul__(self, x):
+        return x * BEHIND["factor"]
+
+
+class ScaledOp(tape.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 1.0
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * BEHIND["factor"]
+
+
+SCALED = Scaled()
+
+
+def _of_a_class_made_here():
+    factor = types.SimpleNamespace(now=tape.constant(1.0))
+
+    class Local:
+        def run(self, x):
+            return x * factor.now
+
+    def put(x):
+        factor.now = x
+
+    return lambda x: Local().run(x), put
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        SCALED.run,
+        lambda x: SCALED.run(x),
+        lambda x: Scaled().run(x),
+        lambda x: Scaled.run(SCALED, x),
+        lambda x: Scaled.of_class(x),
+        lambda x: SCALED.of_none(x),
+        lambda x: x * SCALED.factor,
+        lambda x: x * Scaled().table,
+        lambda x: SCALED.decorated(x),
+        lambda x: SCALED @ x,
+        lambda x: ScaledOp.apply(x),
+        None,
+    ],
+)
+def test_a_variable_behind_a_method_is_looked_up_anew(way):
+    way, put = (way, lambda x: BEHIND.update(factor=x)) if way is not None else _of_a_class_made_here()
+    put(tape.constant(1.0))
+    w = tape.Variable(3.0)
+    step = tape.jit(lambda: tape.gradients(way(w), w))
+    for factor in (1.0, 1.0, 2.0, 5.0, 5.0):
+        put(tape.constant(factor))
+        assert float(step()) == factor
+    assert step.cache_info().traces == 1, step.explain()
+
+
+def test_what_a_backward_stores_is_stored_at_every_call():
+    BEHIND["count"] = tape.constant(0)
+
+    class Counted(ScaledOp):
+        @staticmethod
+        def backward(ctx, g):
+            BEHIND["count"] = BEHIND["count"] + 1
+            return g
+
+    w = tape.Variable(3.0)
+    step = tape.jit(lambda: tape.gradients(Counted.apply(w), w))
+    for i in range(4):
+        step()
+        assert int(BEHIND["count"]) == i + 1
