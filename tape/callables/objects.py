@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import jax
+
 from tape.bounded import Bounded
 from tape.graph.lines import is_foreign
 from tape.graph.segment import Handle
@@ -85,7 +87,7 @@ def all_names(code: types.CodeType) -> tuple[str, ...]:
 
 
 class Writable(NamedTuple):
-    """Something that can be written to: a dict (of attributes or globals, too), a list, a deque or a closure's cell.
+    """Something that can be written to: a dict (of attributes or globals, too), a list, a deque, a closure's cell, slots, or a class.
 
     ``spelled`` is how its keys are in paths; ``names`` are the only keys that matter, where there are many.
     """
@@ -94,14 +96,21 @@ class Writable(NamedTuple):
     spelled: str
     names: Sequence[str] | None = None
 
+    @property
+    def get(self) -> Callable[[Any, Any], object]:
+        """What reads a key of it."""
+        return operator.getitem if isinstance(self.at, (dict, list, deque)) else getattr
+
     def contents(self) -> dict[Any, Any]:
         """Return what it holds, by key."""
-        if isinstance(self.at, types.CellType):
-            content = in_cell(self.at)
-            return {} if content is MISSING else {"cell_contents": content}
         if isinstance(self.at, (list, deque)):
             return dict(enumerate(self.at))
-        return dict(self.at) if self.names is None else {n: self.at[n] for n in self.names if n in self.at}
+        if isinstance(self.at, dict):
+            return dict(self.at) if self.names is None else {n: self.at[n] for n in self.names if n in self.at}
+        if isinstance(self.at, type):
+            return {n: x for n, x in vars(self.at).items() if isinstance(x, _SHARED) and not n.startswith("__")}
+        names = ["cell_contents"] if isinstance(self.at, types.CellType) else self.names or ()
+        return {n: x for n in names if (x := self.at_key(n)) is not MISSING}
 
     def at_key(self, key: Any) -> object:
         """Return what it holds there; MISSING if there is nothing."""
@@ -109,19 +118,26 @@ class Writable(NamedTuple):
             return in_cell(self.at)
         if isinstance(self.at, (list, deque)):
             return self.at[key] if key < len(self.at) else MISSING
-        return self.at.get(key, MISSING)
+        if isinstance(self.at, dict):
+            return self.at.get(key, MISSING)
+        return vars(self.at).get(key, MISSING) if isinstance(self.at, type) else in_slot(self.at, key)
 
-    @property
-    def get(self) -> Callable[[Any, Any], object]:
-        """What reads it anew, given what can be written to and a key."""
-        return getattr if isinstance(self.at, types.CellType) else operator.getitem
-
-    def put(self, key: object, content: object) -> None:
+    def put(self, key: Any, content: object) -> None:
         """Store ``content``."""
-        if isinstance(self.at, types.CellType):
-            self.at.cell_contents = content
-        else:
+        if isinstance(self.at, (dict, list, deque)):
             self.at[key] = content
+        elif isinstance(self.at, (type, types.CellType)):
+            setattr(self.at, key, content)
+        else:
+            _slots(self.at.__class__)[key].__set__(self.at, content)
+
+    def _drop(self, key: Any) -> None:
+        if isinstance(self.at, dict):
+            del self.at[key]
+        elif isinstance(self.at, (type, types.CellType)):
+            delattr(self.at, key)
+        else:
+            _slots(self.at.__class__)[key].__delete__(self.at)
 
     def fill(self, contents: dict[Any, Any]) -> None:
         """Make it hold just that."""
@@ -135,10 +151,7 @@ class Writable(NamedTuple):
             self.at.extend(contents.values())
             return
         for key in [k for k in now if k not in contents]:
-            if isinstance(self.at, types.CellType):
-                del self.at.cell_contents
-            else:
-                del self.at[key]
+            self._drop(key)
         for key, content in contents.items():
             self.put(key, content)
         if self.has_order():
@@ -202,7 +215,16 @@ def in_cell(cell: types.CellType) -> object:
         return MISSING
 
 
-def writables(value: object) -> Iterator[Writable]:
+def in_slot(value: Any, name: str) -> object:
+    """Return what a slot of an object holds; MISSING if it is not yet filled."""
+    try:
+        content: object = _slots(value.__class__)[name].__get__(value)
+    except AttributeError:
+        return MISSING
+    return content
+
+
+def writables(value: Any) -> Iterator[Writable]:
     """Yield what can be written to of a function, container or object."""
     if isinstance(value, types.FunctionType):
         if not _of_a_library(value.__globals__.get("__name__")):  # what it closes over may still be the user's
@@ -216,8 +238,14 @@ def writables(value: object) -> Iterator[Writable]:
         yield Writable(vars(value), ".{}")
     elif isinstance(value, (dict, list, deque)):
         yield Writable(value, "[{!r}]")
-    elif _is_plain_object(value) and hasattr(value, "__dict__"):
-        yield Writable(vars(value), ".{}")
+    elif isinstance(value, type):
+        if not _of_a_library(value.__module__):
+            yield Writable(value, ".{}")
+    elif _is_plain_object(value):
+        if hasattr(value, "__dict__"):
+            yield Writable(vars(value), ".{}")
+        if names := tuple(_declared(value.__class__)):
+            yield Writable(value, ".{}", names)
 
 
 def parts(value: Any) -> Iterator[tuple[object, object, Callable[[Any, Any], object] | None, Any]]:
@@ -242,11 +270,16 @@ def parts(value: Any) -> Iterator[tuple[object, object, Callable[[Any, Any], obj
         yield ("__wrapped__",), value.__wrapped__, None, None
     elif isinstance(value, type) or _is_plain_object(value):
         kind: Any = value if isinstance(value, type) else type(value)
-        for name in (*([] if kind is value else _slots(kind)), *_of_the_class(kind)):
-            yield f".{name}", getattr(value, name, None), getattr, name
+        shared = [*_of_the_class(kind)]
+        fixed = [] if kind is value else _slots(kind).keys() - _declared(kind)
+        for name in (*sorted(fixed), *shared):
+            if kind is not value or name not in vars(kind):  # its own are in a place
+                yield f".{name}", getattr(value, name, None), getattr, name
         call = getattr(kind, "__call__", None)  # noqa: B004 - its closure is wanted
         if kind is not value and isinstance(call, types.FunctionType):
             yield ("__call__",), call, None, None
+        if kind is not value and shared:
+            yield ("__class__",), kind, None, None
 
 
 # What objects of these types are made of.
@@ -271,7 +304,7 @@ def _of_a_library(module: str | None) -> bool:
     return module is not None and (module.partition(".")[0] in _LIBRARIES or module == "interop.lift")
 
 
-_SHARED = (Handle, list, tuple, dict, deque, types.NoneType)
+_SHARED = (Handle, jax.Array, list, tuple, dict, deque, types.NoneType)
 
 
 def _of_the_class(kind: type) -> Iterator[str]:
@@ -299,7 +332,7 @@ def methods(kind: type) -> Sequence[tuple[str, bool, types.FunctionType]]:
 
     Those are special methods, and any in a class that is derived from a library's, which knows their names.
     """
-    foreign = any(_of_a_library(base.__module__) or _is_installed(base) for base in kind.__mro__)
+    foreign = any(_of_a_library(base.__module__) or _is_installed(base) for base in kind.__mro__ if base.__module__ not in _BARE)
     found = []
     for base in () if _of_a_library(kind.__module__) else kind.__mro__:
         for name, held in vars(base).items():
@@ -314,20 +347,20 @@ def methods(kind: type) -> Sequence[tuple[str, bool, types.FunctionType]]:
     return found
 
 
+_BARE = frozenset({"builtins", "abc", "typing", "enum", "collections"})  # classes of which call special methods at most
+
+
 def _is_installed(x: Any) -> bool:
-    """Tell whether a class or function belongs to a package that is installed, which knows nothing of a user's state."""
-    file = getattr(sys.modules.get(x.__module__), "__file__", None) or ""
-    return "site-packages" in file or "dist-packages" in file
+    """Tell whether a class or function belongs to Python or an installed package, which knows nothing of a user's state."""
+    name = getattr(x, "__globals__", {}).get("__name__") or x.__module__ or ""
+    file = getattr(sys.modules.get(name), "__file__", None) or ""
+    return name.partition(".")[0] in sys.stdlib_module_names - {"__main__"} or "site-packages" in file or "dist-packages" in file
 
 
 def attributes(value: Any) -> dict[str, Any]:
     """Return the attributes that an object holds itself."""
     held = dict(getattr(value, "__dict__", {}))
-    for name, slot in _slots(value.__class__).items():
-        try:
-            held[name] = slot.__get__(value)
-        except AttributeError:  # empty
-            continue
+    held.update({name: x for name in _slots(value.__class__) if (x := in_slot(value, name)) is not MISSING})
     return held
 
 
@@ -335,3 +368,9 @@ def attributes(value: Any) -> dict[str, Any]:
 def _slots(kind: Any) -> dict[str, Any]:
     """Return what reads the slots of a class, by their names."""
     return {name: held for cls in kind.__mro__[-2::-1] for name, held in vars(cls).items() if isinstance(held, types.MemberDescriptorType)}
+
+
+@functools.lru_cache(maxsize=4096)
+def _declared(kind: Any) -> Sequence[str]:
+    """Return the slots that a class of Python's declares: others may be read-only."""
+    return [name for name, slot in _slots(kind).items() if "__slots__" in vars(slot.__objclass__)]

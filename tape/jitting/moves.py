@@ -81,8 +81,8 @@ class Moves(NamedTuple):
 
     def edges(self) -> list[Edge]:
         """Return by what it is seen that the same is to be moved."""
-        moves = [Edge(m.source.place.get, m.source.place.at, m.at, (), -1, m.content()) for m in self.moves]
-        return [*moves, *[Edge(in_order, o.holder.place.at, o.before, (), -1, True) for o in self.orders]]
+        edges = [Edge(m.source.place.get, m.source.place.at, m.at, (), -1, m.content()) for m in self.moves]
+        return [*edges, *[Edge(in_order, o.holder.place.at, o.before, (), -1, True) for o in self.orders]]
 
     def make(self) -> None:
         """Put everything where it belongs."""

@@ -521,3 +521,70 @@ def test_what_a_backward_stores_is_stored_at_every_call():
     for i in range(4):
         step()
         assert int(BEHIND["count"]) == i + 1
+
+
+class Slots:
+    __slots__ = ("__weakref__", "key", "mean", "total", "w")
+
+
+@dataclasses.dataclass(slots=True)
+class SlotsOfFields:
+    w: object = None
+    mean: object = None
+    total: object = None
+    key: object = None
+
+
+class Shared:
+    w = mean = total = key = None
+
+    @classmethod
+    def all(cls):
+        return cls
+
+
+class Descended(Shared):
+    pass
+
+
+class ByObject(Shared):
+    pass
+
+
+def _read(at, x):
+    loss = (at.w * x + at.mean) ** 2
+    at.w.grad = None
+    loss.backward()
+    at.mean = 0.5 * at.mean + x
+    at.total = at.total + at.w.grad.value
+    at.w = tape.Variable((at.w - 0.1 * at.w.grad).detach())
+    at.key, key = tape.random.split(at.key)
+    return loss.detach() + tape.random.uniform(key)
+
+
+@pytest.mark.parametrize(
+    "make", [Slots, SlotsOfFields, lambda: Shared, lambda: Shared.all(), lambda: Descended, lambda: type("Here", (), {})]
+)
+def test_what_a_step_puts_into_slots_and_classes_is_put_there_at_every_call(make):
+    found = []
+    for wrap in (lambda step: step, tape.jit):
+        at = make()
+        at.w, at.mean, at.total, at.key = tape.Variable(2.0), tape.constant(0.0), jnp.zeros(()), jax.random.key(0)
+        step = wrap(lambda x, at=at: _read(at, x))
+        found.append([])
+        for i in range(6):
+            if i == 3:
+                at.w, at.total, at.key = tape.Variable(1.0), jnp.ones(()), jax.random.key(1)
+            result = step(float(i))
+            found[-1].append([float(v) for v in (result, at.w, at.mean, at.total)])
+    np.testing.assert_allclose(*found, rtol=1e-5)
+    assert step.cache_info().traces <= 3, step.explain()
+
+
+def test_an_array_of_a_class_that_an_object_reads_is_read_anew():
+    one = ByObject()
+    step = tape.jit(lambda x: x * one.mean)
+    for value in (1.0, 2.0, 2.0, 3.0, 4.0):
+        ByObject.mean = jnp.full((), value)
+        assert float(step(1.0)) == value
+    assert step.cache_info().traces == 2
