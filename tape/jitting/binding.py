@@ -25,7 +25,7 @@ from tape.errors import ExecutionError
 from tape.graph.kinds import Place, kind_of
 from tape.graph.meters import METERS, measured
 from tape.graph.scope import LOCAL, in_scope
-from tape.graph.segment import Extra, Handle, LeafNode, extra_of, is_leaf
+from tape.graph.segment import Extra, Handle, extra_of, is_leaf
 from tape.graph.trie import RECORD
 from tape.hooking.handles import CHANGES as HOOKS
 from tape.jaxapi import Tracer, in_trace
@@ -40,7 +40,6 @@ from tape.programs.devices import settled, there_are_several
 from tape.programs.program import look, run_pending
 from tape.recording import record
 from tape.recording.record import handle
-from tape.sweeps.sweep import past, target_of
 
 STATE = threading.RLock()  # held while a step is traced, since Variables that it writes to hold traced values then
 
@@ -80,7 +79,7 @@ class Binding(layout.Bound):
         self.met, self.strangers = {i for i in met if i < given}, {*strangers}
         # Arguments that are only read may be others at every call, but for those that the function may have met by itself as well.
         self._read = [i for i in step.values if i < given]
-        self._swept = [i for i in self._read if any(i in swept and {*ends} != {i} for swept, ends in step.aims)]
+        self._swept = [i for i in self._read if any(i in swept and {*ends} != {i} for swept, ends in step.relations.aims)]
         pinned = self.met.union(i for i in step.relevant if i < given and i in {*changed, *same, *step.looked})
         self._pinned = [(i, variables[i]) for i in sorted(pinned)]
         self.sources: list[Any] = [v if i >= given or i in pinned else None for i, v in enumerate(variables)]
@@ -89,7 +88,7 @@ class Binding(layout.Bound):
         self._known = [(variables[i], step.leaves[i]) for i in matter if i in step.leaves]
         # Those among the arguments that must be leaves for the recorder in C, or the step be left to Python (-1).
         self._asked = [(i, leaf) for i, leaf in step.leaves.items() if i not in matter]
-        self._leaves = [*self._swept, *[i if leaf else -1 for i, leaf in self._asked]]
+        self._leaves = [*self._swept, *[i if leaf else -1 for i, leaf in self._asked], *[-1 for _ in step.relations.one]]
         self._kinds = [step.kinds[i] for i in matter]
         self._hooks = [step.hooks[i] or (None,) for i in matter]
         self._hooks_seen: int = -1
@@ -174,15 +173,17 @@ class Binding(layout.Bound):
 
     def fits(self, given: Sequence[Any]) -> bool:
         """Tell whether every Variable is of the kind that it was, and has a gradient where it had one."""
+        related = self.step.relations
         if [v._place for v in self._variables] != self._places:
             if [v._place.kind for v in self._variables] != self._kinds or any(is_leaf(v) is not leaf for v, leaf in self._known):
                 return False
             self._places = [v._place for v in self._variables]
-            if self.step.aims and any(v._segment is not None and v._place.kind.requires_grad for v in self._variables):
+            if related and any(v._segment is not None and v._place.kind.requires_grad for v in self._variables):
                 self._places = []  # to be looked at every time
         if self._asked and any(is_leaf(given[i]) is not leaf for i, leaf in self._asked):
             return False
-        if self.step.aims and (not self._places or any(given[i]._segment is not None for i in self._swept)) and self._astray(given):
+        changeable = related and (related.one or not self._places or any(given[i]._segment is not None for i in self._swept))
+        if changeable and not related.hold([*given, *self.sources[len(given) :]]):
             return False
         if HOOKS.count != self._hooks_seen:
             count = HOOKS.count
@@ -194,15 +195,6 @@ class Binding(layout.Bound):
             if v._extra is not extra or (grad_kind is not ... and (None if grad is None else grad._place.kind) is not grad_kind):
                 return False
         return True
-
-    def _astray(self, given: Sequence[Any]) -> bool:
-        """Tell whether a sweep in the step to given Variables would leave out what flows through others that depend on them."""
-        for swept, ends in self.step.aims:
-            nodes = {i: target_of(given[i] if i < len(given) else self.sources[i]) for i in (*swept, *ends)}
-            targets = {nodes[i] for i in ends}
-            if any(not (targets - {x}).isdisjoint(past([x])) for x in map(nodes.__getitem__, swept) if not isinstance(x, LeafNode)):
-                return True
-        return False
 
     # -- running ------------------------------------------------------------------------------------------------------
 

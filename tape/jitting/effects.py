@@ -276,11 +276,11 @@ class Effects(Captures):
 
     def aim(self, roots: Sequence[Handle], targets: Sequence[Any]) -> None:
         """Refuse a sweep to Variables that something computed outside, which it reaches, depends on: it would not go through that."""
+        swept = past(map(target_of, roots))  # which gives a leaf that is a root itself its node
         known = {node: i for node, i in self._known_ends() if i < len(self.sources)}
         ends = frozenset([known[t] for t in targets if t in known])
         if not ends and not self._origins:
             return
-        swept = past(map(target_of, roots))
         self.aims.add((frozenset([known[t] for t in swept if t in known]), ends))
         others = {self._origins.get(t, t) for t in targets}
         for node, origin in self._origins.items():

@@ -25,6 +25,7 @@ from tape.jitting.absence import without
 from tape.jitting.effects import Effects
 from tape.jitting.outcome import GRADIENT, SAME, Outcome, kept_in
 from tape.jitting.places import KeptArray, read_in, stand_in
+from tape.jitting.relations import Relations
 from tape.ops.kernel import Kernel
 from tape.ops.pullback import pullback
 from tape.programs.equations import ops_of, written
@@ -129,8 +130,9 @@ class TracedStep:
         self.leaves = {i: is_leaf(self.sources[i]) for i, leaf in asked.items() if leaf}  # those for which it matters whether they are
         # In several places: it may be put from one into another one, which is seen only where that holds something else.
         shared = [i for i, v in enumerate(self.sources) if effects.places[id(v)] > 1]
-        self.relevant = sorted({*self.values, *self.looked, *asked, *referred, *shared, *[c.source for c in outcome.changes]})
-        self.aims = [(sorted(swept), sorted(ends)) for swept, ends in effects.aims if len({*swept, *ends}) > 1]
+        self.relations = Relations.of(effects)
+        related, changed = self.relations.sources(), [c.source for c in outcome.changes]
+        self.relevant = sorted({*self.values, *self.looked, *asked, *referred, *shared, *related, *changed})
         self.kinds = [v._place.kind for v in self.sources]
         self.hooks = [hooks_of(v) for v in self.sources]
         self.grad_kinds = [None if g is None else g._place.kind for g in effects.grads]
@@ -144,7 +146,7 @@ class TracedStep:
     def told(self) -> object:
         """Return what it computes of which sources, how that is swept, and what it leaves where, to be compared with another one."""
         pull = () if self.kernel is None else tuple(self.kernel.sweep)
-        sources = (self.values, self.grads, self.looked, self.cleared, self.leaves, self.aims)
+        sources = (self.values, self.grads, self.looked, self.cleared, self.leaves, self.relations)
         return self.outcome.told(), sources, fingerprint((self.jaxpr, pull))
 
 

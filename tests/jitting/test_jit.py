@@ -479,6 +479,84 @@ def test_a_trace_is_not_used_again_for_what_a_sweep_in_it_would_leave_out():
     assert [f.cache_info().traces for f in (of_both, of_b, of_none)] == [1, 1, 1]
 
 
+def test_a_sweep_without_a_gradient_in_the_trace_is_not_taken_for_one_through_what_is_outside():
+    """Contract 15: what depends on no input at the first call may do so at a later one; a leaf has no place in the graph before it is a root."""
+    w, held = tape.Variable(W), {}
+
+    def gradient(a):
+        return tape.gradients(a, w, X, unconnected="zero")
+
+    def of_held():
+        return gradient(held["a"])
+
+    compiled = tape.jit(of_held)
+
+    def by_holder(a):
+        held["a"] = a
+        return compiled()
+
+    for step in (tape.jit(gradient), by_holder):
+        close(step(tape.Variable(X)), 0 * W)
+        close(step(tape.Variable(X) * 2), 0 * W)
+        for a in (w * 2, tnp.sin(w)):
+            with pytest.raises(TapeRuntimeError, match="computed outside"):
+                step(a)
+        close(step(w), X)
+
+
+def test_two_handles_of_one_result_are_two_inputs_at_the_next_call():
+    """They have one value, and one place in the graph, where the step is traced; nothing says so of those of later calls."""
+    w, held = tape.Variable(W), {}
+    y, z = tnp.sin(w), tnp.cos(w)
+
+    def product(a, b):
+        return tnp.square(a) * b
+
+    def of_held():
+        return product(held["a"], held["b"])
+
+    def of_one(b):
+        return product(y, b)
+
+    def with_gradient(b):
+        return product(y.grad, b)
+
+    compiled = tape.jit(of_held)
+
+    def by_holder(a, b):
+        held.update(a=a, b=b)
+        return compiled()
+
+    for step in (tape.jit(product), by_holder):
+        for a, b in ((y, copy.copy(y)), (y, z), (z, y), (copy.copy(z), z), (y, copy.copy(y))):
+            found = step(a, b)
+            close(found, a.value**2 * b.value)
+            grads = tape.gradients(found.sum(), (a, b), retain_graph=True)
+            same = 3 * a.value**2
+            one = a._segment is b._segment and a._place is b._place
+            for g, expected in zip(grads, (same, same) if one else (2 * a.value * b.value, a.value**2), strict=True):
+                close(g, expected)
+    for by_gradient in (False, True):
+        step = tape.jit(with_gradient if by_gradient else of_one)
+        for grad, b in ((y, copy.copy(y)), (z, y), (z, copy.copy(z)), (y, z)):
+            y.grad = grad if by_gradient else None
+            close(step(b), (grad if by_gradient else y).value ** 2 * b.value)
+
+
+def test_a_sweep_to_another_handle_of_its_root_has_its_gradient_at_later_calls_too():
+    w = tape.Variable(W)
+    y, z = tnp.sin(w), tnp.cos(w)
+
+    def gradient(a):
+        return tape.gradients(tnp.square(a).sum(), y, unconnected="zero", retain_graph=True)
+
+    one, other = 2 * y.value, 0 * W
+    for calls in ([(z, other), (copy.copy(y), one), (y, one)], [(copy.copy(y), one), (z, other), (y, one)]):
+        step = tape.jit(gradient)
+        for a, expected in calls:
+            close(step(a), expected)
+
+
 def test_an_argument_is_stored_also_where_the_one_of_the_first_call_was_there_already():
     x, w, held = tape.Variable(X), tape.Variable(W), {}
     held["at"] = x
