@@ -13,7 +13,6 @@ import operator
 import types
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import Any
 
 from tape.callables.objects import Itself
 from tape.callables.reach import Edge, Reach
@@ -95,28 +94,15 @@ def names(reached: Reach) -> frozenset[str]:
 
 
 def _codes(reached: Reach) -> Iterator[types.CodeType]:
-    """Yield the code of functions that are reached, and of methods that these name."""
-    codes = [x.__code__ for x in reached.nodes if isinstance(x, types.FunctionType)]
-    methods: dict[str, list[types.CodeType]] = {}
-    kinds: dict[Any, None] = {type(x): None for x in reached.nodes}
-    for kind in kinds:
-        for name, code in _methods(kind):
-            methods.setdefault(name, []).append(code)
+    """Yield the code of functions of the user's that are reached, with what is in it."""
     seen: set[types.CodeType] = set()
+    codes = [x.__code__ for x in reached.nodes if isinstance(x, types.FunctionType)]
     while codes:
         code = codes.pop()
         if code not in seen and is_foreign(code.co_filename):
             seen.add(code)
             yield code
             codes += [x for x in code.co_consts if isinstance(x, types.CodeType)]
-            codes += [x for name in code.co_names for x in methods.get(name, ())]
-
-
-@functools.lru_cache(maxsize=4096)
-def _methods(kind: Any) -> list[tuple[str, types.CodeType]]:
-    """Return the methods of a class, by name."""
-    held = [(name, getattr(x, "__func__", getattr(x, "fget", x))) for cls in kind.__mro__ for name, x in vars(cls).items()]
-    return [(name, x.__code__) for name, x in held if isinstance(x, types.FunctionType)]
 
 
 @functools.lru_cache(maxsize=4096)

@@ -374,3 +374,61 @@ def test_what_hooks_keep_is_state_of_the_step_that_calls_them():
             compiled(tape.constant(x))
             told.append((float(w), float(state["m"])))
     np.testing.assert_allclose(told[:6], told[6:], rtol=1e-6)
+
+
+class Shared:
+    """What the methods below read, by a global name."""
+
+    scale = None
+
+
+shared = Shared()
+
+
+class Trainer:
+    def __init__(self, x=None):
+        self.scaled = None if x is None else self.loss(x)
+
+    def step(self, x):
+        return self.loss(x)
+
+    def loss(self, x):
+        return x if shared.scale is None else x * shared.scale
+
+    @staticmethod
+    def alone(x):
+        return Trainer().loss(x)
+
+    @property
+    def scale(self):
+        return shared.scale
+
+    def __matmul__(self, x):
+        return self.loss(x)
+
+
+USES = {
+    "method": lambda t: t.step,
+    "another method": lambda t: lambda x: t.step(x),
+    "static method": lambda t: lambda x: Trainer.alone(x),
+    "made in the step": lambda t: lambda x: Trainer(x).scaled,
+    "property": lambda t: lambda x: x if t.scale is None else x * t.scale,
+    "operator": lambda t: lambda x: t @ x,
+}
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("first", [None, 2.0], ids=["None", "a Variable"])
+def test_what_methods_read_that_a_step_calls_is_met(use, first):
+    """By globals of their own, which neither the step nor the object has."""
+    step = tape.jit(USES[use](Trainer()))
+    try:
+        for scale in (first, 3.0, 5.0, None, 7.0):
+            shared.scale = None if scale is None else tape.Variable(scale)
+            y = step(tape.constant([1.0, 2.0]))
+            assert y.tolist() == [1.0 if scale is None else scale, 2.0 if scale is None else 2 * scale]
+            if scale is not None:
+                y.sum().backward()
+                assert float(shared.scale.grad) == 3.0
+    finally:
+        shared.scale = None
