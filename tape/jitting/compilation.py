@@ -134,7 +134,8 @@ class CompiledStep:
         if self.positions is not None:  # which Variables it may ask for
             matter, finding = [*matter, *[v for v, _ in reached.variables.values()]], identities.finding(reached)
         way = reached.way(matter, [*[h.node for h in ours], *finding[0]])
-        around = surroundings(reached, way, self.names)
+        known = {(id(k.holder.place.at), k.key) for k in (*slots, *kept.values(), *[k for k, _ in read])}
+        around = surroundings(reached, way, self.names, known)
         if self.around:  # what a trace itself has changed, such as a cache, is not among them
             around = {key: edge for key, edge in around.items() if key in self.around[0]}
         seen: dict[Any, Any] = {key: (edge.key, edge.content) for key, edge in around.items()}

@@ -1,7 +1,7 @@
 """Surroundings: what a step was traced with besides Variables, arrays and modes: the lengths of containers, and what was not there.
 
 A list of layers that has got one more, or its first one, and a name that stands for something where there was None, bring Variables that
-no trace has met.
+no trace has met; and so does one where there was an array that the step did no more than look at (``if self.mask.shape == x.shape``).
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import operator
 from collections import deque
 from collections.abc import Collection, Hashable, Iterator, Sequence
 
+import jax
+
 from tape.callables.objects import Writable, parts
 from tape.callables.reach import Edge, Reach, Stored
 
@@ -18,11 +20,12 @@ _SMALL = 256  # up to here, equal numbers are one object
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 
 
-def surroundings(reached: Reach, way: Sequence[Edge], names: Collection[str]) -> dict[Hashable, Edge]:
+def surroundings(reached: Reach, way: Sequence[Edge], names: Collection[str], known: Collection[object]) -> dict[Hashable, Edge]:
     """Return by what is seen: lengths of containers on the ``way`` to what a step reads, and the places in code that hold nothing so far.
 
-    Those are its names, and attributes and items of these ``names``, with None or (but for those in slots and classes) an empty container.
-    Nothing leads through one, so that nobody knows whether the step reads it: it is looked at until it gets something.
+    Those are its names, and attributes and items of these ``names``, with None or (but for those in slots and classes) an empty container
+    or an array that is not ``known`` (by container and key) to be read or written to.  Nothing leads through one, so that nobody knows
+    whether the step reads it: it is looked at until it gets something, or an array of another kind.
     """
     ours = {id(edge.holder) for edge in way}
     found: dict[Hashable, Edge] = {}
@@ -35,7 +38,7 @@ def surroundings(reached: Reach, way: Sequence[Edge], names: Collection[str]) ->
             if len(before) > _SMALL or (id(at) not in ours and str(holder.path[-1]).startswith("[")):  # data, rather than state
                 continue
             by_name = id(at) not in ours
-        found.update(((holder.key, key), edge) for key, edge in _of_nothing(holder, names if by_name else None))
+        found.update(((holder.key, key), edge) for key, edge in _of_nothing(holder, names if by_name else None, known))
     for node, value in enumerate(reached.nodes):
         found.update(((reached.path(node), name), edge) for name, edge in _of_no_attribute(value, names))
     return found
@@ -51,7 +54,7 @@ def _of_length(at: object, n: int) -> Edge:
     return Edge(lambda at, n: len(at) == n, at, n, (), -1, True)
 
 
-def _of_nothing(holder: Stored, names: Collection[str] | None) -> Iterator[tuple[object, Edge]]:
+def _of_nothing(holder: Stored, names: Collection[str] | None, known: Collection[object]) -> Iterator[tuple[object, Edge]]:
     """Yield the keys, of these ``names``, under which nothing is held after a trace, with what tells whether that is so."""
     place = holder.place
     for key in holder.before:
@@ -61,6 +64,8 @@ def _of_nothing(holder: Stored, names: Collection[str] | None) -> Iterator[tuple
             yield key, Edge(place.get, place.at, key, (), -1, None)
         elif _is_empty_at(place, key):
             yield key, Edge(_is_empty_at, place, key, (), -1, True)
+        elif isinstance(content := place.at_key(key), jax.Array) and (id(place.at), key) not in known:
+            yield key, Edge(_is_array_at, place, (key, content.aval), (), -1, True)
 
 
 def _of_no_attribute(value: object, names: Collection[str]) -> Iterator[tuple[object, Edge]]:
@@ -75,3 +80,9 @@ def _of_no_attribute(value: object, names: Collection[str]) -> Iterator[tuple[ob
 def _is_empty_at(place: Writable, key: object) -> bool:
     content = place.at_key(key)
     return isinstance(content, _CONTAINERS) and not len(content)
+
+
+def _is_array_at(place: Writable, told: tuple[object, object]) -> bool:
+    key, aval = told
+    content = place.at_key(key)
+    return isinstance(content, jax.Array) and content.aval == aval

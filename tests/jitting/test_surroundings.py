@@ -3,6 +3,8 @@
 import collections
 import types
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -432,3 +434,31 @@ def test_what_methods_read_that_a_step_calls_is_met(use, first):
                 assert float(shared.scale.grad) == 3.0
     finally:
         shared.scale = None
+
+
+class Masked:
+    def __init__(self):
+        self.w, self.mask = tape.Variable([1.0, 2.0]), jnp.zeros(())
+
+    def __call__(self, x):
+        return x * self.w if self.mask.shape != x.shape else x * self.w * self.mask
+
+    def item(self, x):
+        masks = vars(self)
+        return x * masks["w"] if isinstance(masks["mask"], jax.Array) and masks["mask"].shape == () else x * self.w * self.mask
+
+
+@pytest.mark.parametrize("use", [lambda m: m, lambda m: m.item], ids=["attribute", "item"])
+def test_what_comes_where_the_step_only_asked_for_the_shape_of_an_array_is_met(use):
+    model = Masked()
+    step = tape.jit(use(model))
+    scalar, vector = jnp.ones(()), jnp.array([0.0, 3.0])
+    for mask in (jnp.zeros(()), scalar, vector, scalar, tape.Variable([5.0, 7.0]), scalar, tape.constant([1.0, 0.0]), vector):
+        model.mask = mask
+        y = step(tape.constant([1.0, 1.0]))
+        expected = [1.0, 2.0] if mask is scalar or mask.shape == () else [float(mask[0]), 2 * float(mask[1])]
+        assert y.tolist() == expected
+        if isinstance(mask, tape.Variable) and mask.requires_grad:
+            y.sum().backward()
+            assert mask.grad.tolist() == [1.0, 2.0]
+    assert step.cache_info().traces <= 5
