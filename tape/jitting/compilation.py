@@ -129,12 +129,13 @@ class CompiledStep:
         if len(read) < len(step.read) or any(k.array() is not x for k, x in read):
             return None
         matter = [variables[i] for i in step.relevant if i not in kept]
-        ours = [*[s.holder for s in slots], *[k.holder for k in (*kept.values(), *[k for k, _ in read])]]
+        inputs = [*kept.values(), *[k for k, _ in read]]
+        ours = [*[s.holder for s in slots], *[k.holder for k in inputs]]
         finding: tuple[Sequence[int], Sequence[Edge]] = ([], [])
         if self.positions is not None:  # which Variables it may ask for
             matter, finding = [*matter, *[v for v, _ in reached.variables.values()]], identities.finding(reached)
         way = reached.way(matter, [*[h.node for h in ours], *finding[0]])
-        known = {(id(k.holder.place.at), k.key) for k in (*slots, *kept.values(), *[k for k, _ in read])}
+        known = {(id(k.holder.place.at), k.key) for ks in (slots, inputs) for k in ks}
         around = surroundings(reached, way, self.names, known)
         if self.around:  # what a trace itself has changed, such as a cache, is not among them
             around = {key: edge for key, edge in around.items() if key in self.around[0]}
