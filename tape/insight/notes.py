@@ -228,10 +228,12 @@ class Notes:
         else:
             with within(unseen=True):
                 result = record.record(op, inputs)
-        outputs = variables_in(result)
-        for one in self._concerned():
-            one.noted(op, before, outputs, line)
+        self._recorded(op, before, variables_in(result), line)
         return result
+
+    def _recorded(self, op: object, inputs: Sequence[Any], outputs: Sequence[Any], line: Line | None) -> None:
+        for one in self._concerned():
+            one.noted(op, inputs, outputs, line)
 
     def grew(self) -> None:
         """Take note of what a sweep has recorded besides, before it runs and may be gone."""
@@ -285,30 +287,30 @@ class Notes:
 
     def replayed(self, instructions: Sequence[Instruction], forward: Segment, target: Segment, start: State) -> None:
         """Note that a sweep of ``forward`` was written on ``target``, which stood at ``start``, as it was written before."""
-        steps = entries_since(target.state, start)
+        for step, instruction in zip(entries_since(target.state, start), instructions, strict=False):
+            self._swept(target, step.slots, forward, instruction)
         for one in self._concerned():
-            origin = one.known(forward)
-            for step, instruction in zip(steps, instructions, strict=False):
-                self._mark(one, target, step.slots, origin, instruction.depth)
             one.grown(one.new_part(target), target)
 
     def wrote(self, instruction: Instruction, forward: Segment, results: Sequence[Any]) -> None:
         """Note what one instruction of the sweep of ``forward`` came to."""
-        depth = depth_of(instruction)
         given = [v for v in results if v is not None]
         target = segment_of(given)
+        if target is not None:
+            self._swept(target, [v._place.slot for v in given if v._segment is target], forward, instruction)
         for one in self._concerned():
-            origin = one.known(forward)
             if target is not None:
-                self._mark(one, target, [v._place.slot for v in given if v._segment is target], origin, depth)
                 one.grown(one.new_part(target), target)
             elif given and instruction.op is not None:
-                one.noted(instruction.op, (), given, instruction.where, mark=Mark(len(one.sweeps), origin, depth))
+                mark = Mark(len(one.sweeps), one.known(forward), depth_of(instruction))
+                one.noted(instruction.op, (), given, instruction.where, mark=mark)
 
-    def _mark(self, one: Record, target: Segment, slots: Sequence[int], origin: Part | None, depth: int | None) -> None:
-        part = one.new_part(target)
-        for slot in slots:
-            part.marks.setdefault(slot, Mark(len(one.sweeps), origin, depth))
+    def _swept(self, target: Segment, slots: Sequence[int], forward: Segment, instruction: Instruction) -> None:
+        """Note which instruction of the sweep of ``forward`` wrote the entry with these slots."""
+        for one in self._concerned():
+            mark, part = Mark(len(one.sweeps), one.known(forward), depth_of(instruction)), one.new_part(target)
+            for slot in slots:
+                part.marks.setdefault(slot, mark)
 
 
 def entry_of(segment: Segment, results: Sequence[Any]) -> State:

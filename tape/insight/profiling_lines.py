@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from tape.accounts.records import Line
 from tape.graph.lines import user_line
 from tape.graph.scope import LOCAL, set_scope
 from tape.graph.segment import LeafNode, Segment
-from tape.graph.trees import variables_in
 from tape.graph.trie import State
-from tape.insight.notes import Notes, depth_of, entries_since, entry_of, segment_of
+from tape.insight.notes import Notes, depth_of, entry_of, segment_of
 from tape.insight.parts import entries_of
 from tape.sweeps.plan import Instruction
 
@@ -52,37 +52,19 @@ class LineNotes(Notes):
         self.seen: weakref.WeakKeyDictionary[Segment, Known] = weakref.WeakKeyDictionary()
         self.unsure: weakref.WeakSet[Segment] = weakref.WeakSet()  # that hold sweeps of what nobody saw recorded
 
-    def record(self, op: Any, inputs: Sequence[Any]) -> Any:
-        """Record one entry and note its line."""
-        line = user_line()
-        result = super().record(op, inputs)
-        outputs = variables_in(result)
+    def _recorded(self, op: object, inputs: Sequence[Any], outputs: Sequence[Any], line: Line | None) -> None:
+        super()._recorded(op, inputs, outputs, line)
         segment = segment_of(outputs) or LOCAL.segment()
         if segment is not None:
             self._note(segment, entry_of(segment, outputs).slots, line, swept=False)
-        return result
 
     def updated(self, segment: Segment, slot: int) -> None:
         """Note the line at which a pending result became the value of a Variable."""
         super().updated(segment, slot)
         self._note(segment, (slot,), user_line(), swept=False)
 
-    def replayed(self, instructions: Sequence[Instruction], forward: Segment, target: Segment, start: State) -> None:
-        """Note the lines of a sweep that was written as before."""
-        super().replayed(instructions, forward, target, start)
-        for step, instruction in zip(entries_since(target.state, start), instructions, strict=False):
-            self._swept(target, step.slots, forward, instruction)
-
-    def wrote(self, instruction: Instruction, forward: Segment, results: Sequence[Any]) -> None:
-        """Note the line of what one instruction of a sweep came to."""
-        super().wrote(instruction, forward, results)
-        given = [v for v in results if v is not None]
-        target = segment_of(given)
-        if target is not None:
-            self._swept(target, [v._place.slot for v in given if v._segment is target], forward, instruction)
-
     def _swept(self, target: Segment, slots: Sequence[int], forward: Segment, instruction: Instruction) -> None:
-        """Note the line of the entry that an instruction of a sweep of ``forward`` belongs to."""
+        super()._swept(target, slots, forward, instruction)
         if forward not in self.seen:
             self.unsure.add(target)
         line, known, depth = instruction.where, self.seen.get(forward), depth_of(instruction)
