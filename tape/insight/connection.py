@@ -53,19 +53,10 @@ class Connection:
 
     def _leads(self) -> dict[int, list[int]]:
         """Return the entries that depend on the input, each with the positions of the inputs by which it does."""
-        dependent: set[Place] = set(self.targets)
-        leads: dict[int, list[int]] = {}
-        for number, line in enumerate(self.reading.lines):
-            if line is not None and not dependent.issuperset(line.gives):
-                positions = [i for i, place in enumerate(line.reads) if self._detached(place) in dependent]
-                if positions:
-                    leads[number] = positions
-                    dependent.update(line.gives)
-        return leads
-
-    def _detached(self, place: Place) -> Place:
-        leaf = self.reading.leaf_by_id.get(place[0])
-        return (id(leaf.behind), -1) if leaf is not None and isinstance(leaf.behind, Leaf) else place
+        dependents = self.reading.dependents(self.targets)
+        lines = [(n, line) for n, line in enumerate(self.reading.lines) if line is not None and not self.targets.issuperset(line.gives)]
+        leads = {n: [i for i, place in enumerate(line.reads) if place in dependents] for n, line in lines}
+        return {n: positions for n, positions in leads.items() if positions}
 
     def way(self) -> list[Entry]:
         """Return the entries of the shortest way back from the output."""
