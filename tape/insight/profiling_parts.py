@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -128,18 +129,23 @@ def shared(runs: Runs) -> Iterator[tuple[Share, Side, float]]:
 
 def let_go(rest: Runs, gone: Sequence[Runs]) -> None:
     """Add some runs to the rest, of which only ops and lines are told apart."""
-    totals: dict[tuple[str, Line | None, bool], tuple[Side, float]] = {}
-    for runs in (rest, *gone):
-        for p, side, compiling in shared(runs):
-            known = totals.get(p[:3], (Side(), 0.0))
-            totals[p[:3]] = known[0] + side, known[1] + compiling
+    each = [(p, s, compiling) for runs in (rest, *gone) for p, s, compiling in shared(runs)]
+    rest.parts = None, _added_up([Share(*p[:3], s.seconds, s.flops, s.nbytes, s.count, compiling) for p, s, compiling in each])
     rest.count = 1  # of what all of them come to
-    rest.parts = None, [Share(*key, s.seconds, s.flops, s.nbytes, s.count, compiling) for key, (s, compiling) in totals.items()]
     for runs in gone:
         rest.what += runs.count
         rest.seconds += runs.seconds
         rest.compiling += runs.compiling
         runs.what, runs.parts = None, (None, [])
+
+
+def _added_up(shares: Iterable[Share]) -> list[Share]:
+    """Return parts of which those of one op, line and side are one."""
+    totals: dict[Any, Share] = {}
+    for share in shares:
+        known = totals.get(share[:3])
+        totals[share[:3]] = share if known is None else Share(*share[:3], *map(operator.add, known[3:], share[3:]))
+    return list(totals.values())
 
 
 def _found_out(runs: Runs) -> list[Share]:
@@ -172,10 +178,9 @@ def _of_entry(entry: Any, runs: Runs, *, compiled: bool) -> Iterator[Share]:
 
 def _inside(jaxpr: Jaxpr, name: str, where: Line | None, *, swept: bool) -> Iterator[Share]:
     """Return the entries that were traced to a jaxpr; what belongs to none is the whole's."""
-    totals: dict[tuple[str, Line | None, bool], list[Any]] = {}
     met: Counter[tuple[str, Line | None, bool]] = Counter()
 
-    def walk(eqns: Iterable[Any], around: tuple[str, Line | None, bool], times: float) -> None:
+    def walk(eqns: Iterable[Any], around: tuple[str, Line | None, bool]) -> Iterator[Share]:
         before = None
         for eqn in eqns:
             if eqn.primitive.name == "stop_gradient":  # of a value that leaves the tape: nothing runs
@@ -191,17 +196,11 @@ def _inside(jaxpr: Jaxpr, name: str, where: Line | None, *, swept: bool) -> Iter
             held = held_by(eqn)
             if held and eqn.primitive.name in ("jit", "pjit", "closed_call", "core_call"):
                 for inner in held:
-                    walk(inner.eqns, key, times)
+                    yield from walk(inner.eqns, key)
                 continue
-            total = totals.setdefault(key, [0.0, 0.0, 0, 0.0])
             part, run = predicted(eqn)
-            total[0] += times * run
-            total[1] += times * flops(eqn)
-            total[2] += int(times) * bytes_moved([v.aval for v in (*eqn.invars, *eqn.outvars)])
-            total[3] += part
+            moved = bytes_moved([v.aval for v in (*eqn.invars, *eqn.outvars)])
+            yield Share(*key, run, flops(eqn), moved, 0, part)
 
-    walk(jaxpr.eqns, (name, where, swept), 1.0)
-    if not totals:
-        yield Share(name, where, swept, _LEAST)
-    for (op, line, of_sweep), (run, counted, moved, part) in totals.items():
-        yield Share(op, line, of_sweep, max(run, _LEAST), counted, moved, met[op, line, of_sweep] or 1, max(part, _LEAST))
+    for s in _added_up(walk(jaxpr.eqns, (name, where, swept))) or [Share(name, where, swept)]:
+        yield s._replace(weight=max(s.weight, _LEAST), entries=met[s[:3]] or 1, compiling=max(s.compiling, _LEAST))

@@ -87,12 +87,7 @@ class _Result(NamedTuple):
         return self.op, self.where if seen is None or seen.where is None else seen.where
 
 
-class _Inside(NamedTuple):
-    """The worst moment of a program: bytes, the first result of the entry then, and which results are alive."""
-
-    nbytes: int
-    at: _Result
-    alive: tuple[_Result, ...]
+_Moment = tuple[int, _Result, tuple[_Result, ...]]  # bytes, the first result of the entry then, and which results are alive
 
 
 class Peaks:
@@ -100,7 +95,7 @@ class Peaks:
 
     def __init__(self) -> None:
         self.peak = Peak()  # so far
-        self._inside: dict[Any, tuple[Any, _Inside]] = {}  # with what the key is about, so that its id stays its own
+        self._worst: dict[Any, tuple[Any, _Moment]] = {}  # of programs, with what the key is about, so that its id stays its own
         self._began = time.perf_counter()
         self._spent = 0.0
 
@@ -115,7 +110,7 @@ class Peaks:
 
     def forget(self) -> None:
         """Let go of the structures that were looked at."""
-        self._inside.clear()
+        self._worst.clear()
 
     def end(self) -> None:
         """Look when the block is left."""
@@ -123,10 +118,10 @@ class Peaks:
         if held > self.peak.nbytes:
             self.peak = Peak(held, held)
 
-    def _look(self, what: object, key: object, inside: Callable[[], _Inside], known: Known, site: Line | None) -> None:
-        layout = self._inside.get(key)
+    def _look(self, what: object, key: object, inside: Callable[[], _Moment], known: Known, site: Line | None) -> None:
+        layout = self._worst.get(key)
         if layout is None:
-            layout = self._inside[key] = what, inside()
+            layout = self._worst[key] = what, inside()
         start = time.perf_counter()
         if len(STATS.segments) > _FEW and self._spent > _SHARE * (start - self._began):
             return
@@ -140,7 +135,7 @@ class Peaks:
         self._spent += time.perf_counter() - start
 
 
-def _of_entries(entries: Sequence[Any], keep: Sequence[int]) -> _Inside:
+def _of_entries(entries: Sequence[Any], keep: Sequence[int]) -> _Moment:
     """Return the worst moment of entries that run one by one."""
     rows = []
     for e in entries:
@@ -149,7 +144,7 @@ def _of_entries(entries: Sequence[Any], keep: Sequence[int]) -> _Inside:
     return _worst(rows, {**last_uses(entries), **dict.fromkeys(keep, len(entries))})
 
 
-def _of_jaxpr(jaxpr: Jaxpr, name: str, site: Line | None) -> _Inside:
+def _of_jaxpr(jaxpr: Jaxpr, name: str, site: Line | None) -> _Moment:
     """Return the worst moment of equations that run one by one."""
     rows = []
     last: dict[Any, int] = {}
@@ -161,15 +156,16 @@ def _of_jaxpr(jaxpr: Jaxpr, name: str, site: Line | None) -> _Inside:
     return _worst(rows, {**last, **{v: len(rows) for v in jaxpr.outvars if not isinstance(v, Literal)}})
 
 
-def _worst(rows: Iterable[tuple[dict[Any, _Result], Iterable[Any]]], last: dict[Any, int]) -> _Inside:
+def _worst(rows: Iterable[tuple[dict[Any, _Result], Iterable[Any]]], last: dict[Any, int]) -> _Moment:
     """Return the worst moment of rows: results, and what they read; ``last`` tells which row reads something last."""
     alive: dict[Any, _Result] = {}
-    worst, total = _Inside(0, _Result("", None, 0), ()), 0
+    worst: _Moment = 0, _Result("", None, 0), ()
+    total = 0
     for i, (results, read) in enumerate(rows):
         alive.update(results)
         total += sum(result.nbytes for result in results.values())
-        if total > worst.nbytes:
-            worst = _Inside(total, next(iter(results.values())), tuple(alive.values()))
+        if total > worst[0]:
+            worst = total, next(iter(results.values())), tuple(alive.values())
         for value in {*read, *results}:
             if last.get(value, i) <= i and value in alive:
                 total -= alive.pop(value).nbytes
