@@ -7,6 +7,7 @@ called for each row.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -51,70 +52,55 @@ def record_entry(function: Definition, name: str, inputs: Sequence[Handle], resu
 
 
 class Backward:
-    """What a segment keeps for the entry of a ``tape.Function``."""
+    """What a segment keeps for the entry of a ``tape.Function``, or for that of a sweep of one: there ``push`` is the user's jvp."""
 
-    __slots__ = ("_context",)
+    __slots__ = ("_context", "_push", "_segment")
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, push: Sweep | None = None, segment: Segment | None = None) -> None:
         self._context = context
+        self._push = push
+        self._segment = segment  # that of the Function's own entry; None for the one that keeps this
 
-    def _packed(self, packing: Packing) -> list[tuple[SavedTree, list[object]]]:
+    def _packed(self, packing: Packing) -> Sequence[tuple[SavedTree, list[object]]]:
         """Return what is saved, and what hooks for saved values make of it."""
-        return self._context._packed(packing)
+        return self._context._packed(packing) if self._push is None else ()  # what is saved is the other entry's
 
     def _sweep(self, segment: Segment, cotangents: Values, batch: int | None = None) -> Values:
-        """Call the user's backward; return one gradient (or None) per array argument."""
-        return _swept(self._context, segment, self._pull, cotangents, batch)
-
-    def _pull(self, cotangents: Values) -> Values:
-        """Call it; where a sweep is differentiated by its seeds only, the result depends on them as the user's jvp, transposed, says."""
-        context = self._context
-        function = context._function
-        assert context._call is not None, "a sweep calls"
-        if not (
-            context._call.linear and function.jvp is not None and any(ct is not None and ct._place.kind.requires_grad for ct in cotangents)
-        ):
-            return pull(context, cotangents)
-        gradients = pull(context, [None if ct is None else _constant(ct) for ct in cotangents])
-        present = [i for i, ct in enumerate(cotangents) if ct is not None]
-        returned = [i for i, g in enumerate(gradients) if g is not None]
-        if returned:
-            seeds, values = [ct for ct in cotangents if ct is not None], [g for g in gradients if g is not None]
-            results = record_entry(function, f"{function.__name__}.backward", seeds, values)
-            target = results[0]._segment
-            assert target is not None
-            target.functions[results[0]._place.slot] = _Pushed(
-                context, None if target is context._call.segment else context._call.segment, present, returned
-            )
-            for i, g in zip(returned, results, strict=True):
-                gradients[i] = g
-        return gradients
+        """Call the user's backward; return one gradient (or None) per array argument, or what the user's jvp gives."""
+        sweep = self._push or functools.partial(_pulled, self._context)
+        return _swept(self._context, self._segment or segment, sweep, cotangents, batch)
 
 
-class _Pushed:
-    """What a segment keeps for an entry that is the sweep of another one, linear in its cotangents: its backward is the user's jvp."""
+def _pulled(context: Context, cotangents: Values) -> Values:
+    """Call the user's backward; where a sweep is differentiated by its seeds only, it depends on them by the user's jvp, transposed."""
+    function = context._function
+    assert context._call is not None, "a sweep calls"
+    if not (
+        context._call.linear and function.jvp is not None and any(ct is not None and ct._place.kind.requires_grad for ct in cotangents)
+    ):
+        return pull(context, cotangents)
+    gradients = pull(context, [None if ct is None else _constant(ct) for ct in cotangents])
+    present = [i for i, ct in enumerate(cotangents) if ct is not None]
+    returned = [i for i, g in enumerate(gradients) if g is not None]
 
-    __slots__ = ("_context", "_present", "_returned", "_segment")
-
-    def __init__(self, context: Context, segment: Segment | None, present: list[int], returned: list[int]) -> None:
-        self._context = context
-        self._segment = segment  # None for the one that keeps this
-        self._present = present
-        self._returned = returned
-
-    def _packed(self, packing: Packing) -> Sequence[tuple[SavedTree, list[object]]]:  # noqa: ARG002 - what is saved is the other one's
-        return ()
-
-    def _sweep(self, segment: Segment, cotangents: Values, batch: int | None = None) -> Values:
-        """Call the user's jvp; return a tangent (or None) for each cotangent that there was, and hand on the tangents given."""
-        return _swept(self._context, self._segment or segment, self._push, cotangents, batch)
-
-    def _push(self, cotangents: Values) -> Values:
-        tangents: list[Handle | None] = [None] * len(self._context._avals)
-        for i, t in zip(self._returned, cotangents, strict=True):
+    def pushed(cotangents: Values) -> Values:
+        """Return a tangent (or None) for each cotangent that there was, and hand on the tangents given."""
+        tangents: list[Handle | None] = [None] * len(context._avals)
+        for i, t in zip(returned, cotangents, strict=True):
             tangents[i] = t
-        pushed = push(self._context, tangents)
-        return [*[pushed[i] for i in self._present], *cotangents]
+        given = push(context, tangents)
+        return [*[given[i] for i in present], *cotangents]
+
+    if returned:
+        seeds, values = [ct for ct in cotangents if ct is not None], [g for g in gradients if g is not None]
+        results = record_entry(function, f"{function.__name__}.backward", seeds, values)
+        target = results[0]._segment
+        assert target is not None
+        own = context._call.segment
+        target.functions[results[0]._place.slot] = Backward(context, pushed, None if target is own else own)
+        for i, g in zip(returned, results, strict=True):
+            gradients[i] = g
+    return gradients
 
 
 def pull(context: Context, cotangents: Values) -> list[Handle | None]:
