@@ -162,15 +162,14 @@ def _fits(variable: Any, result: Any) -> bool:
 
 def _repeated(segment: Segment, known: _Known, read: list[Any], variables: Sequence[Handle]) -> bool:
     """Do a known update, unless what it reads is elsewhere than it was."""
-    entering = lacking(segment, read, known.slots)
+    entering = _lacking(segment, read, known.slots)
     if entering is None:
         return False
     cells = [[None] for _ in known.results]
     with segment.lock:
         if not segment.open:
             return False
-        if not _at_once(segment, entering, known.first):
-            _entered(segment, entering, known.first)
+        _entered(segment, entering, known.first)
         segment.state = known.state
         segment.cells.update(zip(known.results, cells, strict=True))
     run_pending(segment, "step")
@@ -202,7 +201,7 @@ def _lacking(segment: Segment, read: list[Any], slots: list[int | None]) -> list
     return entering
 
 
-def _entered(segment: Segment, entering: list[Any], first: int) -> bool:
+def _entered(segment: Segment, entering: list[Any], first: int) -> None:
     """Enter Variables into a segment (its lock is held), from the slot ``first`` on."""
     for number, v in enumerate(entering, first):
         segment.entered[id(v._cell)] = number
@@ -211,8 +210,6 @@ def _entered(segment: Segment, entering: list[Any], first: int) -> bool:
             segment.origins[number] = node_of(v)
         elif v._place.kind.unrecorded:
             segment.leaf_lines[number] = made_at(v._place, v._segment)
-    return True
 
 
-lacking, _at_once = layout.chosen("lacking", _lacking), layout.chosen("entered", _entered)
 _as_before = layout.chosen("updated")  # what :meth:`Update.again` does where everything is in the places where it was
