@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 import textwrap
 from collections import Counter
@@ -24,7 +23,7 @@ from tape.insight.entries import Entry, Value
 from tape.insight.notes import Notes, Record
 from tape.insight.parts import Lone, Span
 from tape.insight.past import Past
-from tape.insight.picture import Picture, check_options
+from tape.insight.picture import Picture
 from tape.insight.reading import Reading
 from tape.insight.replaying import Replay
 from tape.modes import Mode
@@ -302,6 +301,7 @@ class Tape(_Block, Shown):
         one, single = wanted_tree is None and isinstance(outputs, Handle), isinstance(inputs, Handle)
 
         def replayed(*arrays: Any) -> Any:
+            """Compute again what was recorded on a tape."""
             if given_tree is None:
                 flat: Sequence[Any] = arrays
                 expected = 1 if single else len(given)
@@ -316,7 +316,7 @@ class Tape(_Block, Shown):
                 return jax.tree.unflatten(wanted_tree, results)
             return results[0] if one else tuple(results)
 
-        return functools.update_wrapper(replayed, _recorded, assigned=("__doc__",), updated=())
+        return replayed
 
     def draw(self, path: str | Path | None = None, *, group: str | None = "function", fold: bool = True, flow: object = None) -> Picture:
         """Return a picture of the tape; see :func:`tape.draw`.
@@ -333,7 +333,6 @@ class Tape(_Block, Shown):
             <picture of a tape with 1 entry in 1 lane: save('tape.html') writes it>
 
         """
-        check_options("draw", group, fold)
         reading = self._reading()
         flows = None if flow is None else norms(cotangents("draw", reading, variables("draw", "flow", flow)))
         picture = Picture(reading.entries, group, fold=fold, flow=flows)
@@ -373,7 +372,3 @@ def draw(
     """
     check_flag("draw", "flow", flow)
     return Tape.of(outputs).draw(path, group=group, fold=fold, flow=variables_of_tree("draw", "outputs", outputs)[0] if flow else None)
-
-
-def _recorded(*_: Any) -> Any:
-    """Compute again what was recorded on a tape."""

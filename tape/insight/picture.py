@@ -16,7 +16,7 @@ from typing import Any
 from tape.errors import TapeImportError, TapeRuntimeError, TapeTypeError, TapeValueError, check_flag
 from tape.insight.drawing import Group, lanes
 from tape.insight.entries import Entry, types
-from tape.insight.scopes import scope_of
+from tape.insight.scopes import KINDS, scope_of
 from tape.terminal import counted, size, source_of
 
 _FEW = 60  # entries that DOT and Mermaid show one by one; above, groups are closed
@@ -41,6 +41,10 @@ class Picture:
     """
 
     def __init__(self, entries: Sequence[Entry], group: str | None, *, fold: bool, flow: Mapping[int, float] | None = None) -> None:
+        if group not in (None, *KINDS):
+            msg = f"draw: group must be 'function', 'class', 'module' or None, got {group!r}"
+            raise TapeValueError(msg)
+        check_flag("draw", "fold", fold)
         self._entries = entries
         self._group = group
         self._flow = flow or {}
@@ -253,14 +257,6 @@ class Picture:
         if norm == 0 or not math.isfinite(norm):
             return "#e03131" if norm else "#868e96"
         return f"{(240 - 220 * self._share(number)) / 360:.3f} 0.700 0.850"
-
-
-def check_options(function: str, group: object, fold: object) -> None:
-    """Refuse what a picture cannot be drawn by."""
-    if group is not None and group not in ("function", "class", "module"):
-        msg = f"{function}: group must be 'function', 'class', 'module' or None, got {group!r}"
-        raise TapeValueError(msg)
-    check_flag(function, "fold", fold)
 
 
 def _leaves(e: Entry) -> str:

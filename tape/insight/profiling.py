@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import textwrap
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -291,8 +292,8 @@ class profile(Mode, Shown):  # noqa: N801 - a context manager, named as in PyTor
         """
         wide, colour = dressed("profile.text", width, color, most=most)
         lines = [painted(clipped(self._summary(), wide), "1", colour), ""]
-        said = {"Python": self.python, "programs": self.programs, "compiling": self.compiling, "waiting": self.waiting}
-        lines += rows.parts(said, self.seconds, width=wide, color=colour)
+        times = {"Python": self.python, "programs": self.programs, "compiling": self.compiling, "waiting": self.waiting}
+        lines += rows.parts(times, self.seconds, width=wide, color=colour)
         predicted = False
         for what in by or ("op", "line", "function", "program"):
             selected = self.by(what)
@@ -308,7 +309,8 @@ class profile(Mode, Shown):  # noqa: N801 - a context manager, named as in PyTor
             notes.append("Python: by samples of where the thread was, besides the time of programs")
         if predicted:
             notes.append("~ measured of whole programs, and shared out by predicted cost; tape.profile(entries=True) measures each entry")
-        return "\n".join([*lines, *([""] if notes else []), *rows.notes(notes, wide, color=colour)])
+        said = [part for note in notes for part in textwrap.wrap(note, wide, break_long_words=False, break_on_hyphens=False)]
+        return "\n".join([*lines, *([""] if notes else []), *[painted(part, "2", colour) for part in said]])
 
     def _summary(self) -> str:
         ledgers = self._all()

@@ -7,7 +7,6 @@ the rows sum to the time that programs took.
 
 from __future__ import annotations
 
-import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -222,10 +221,3 @@ def parts(said: Mapping[str, float], total: float, *, width: int, color: bool) -
         drawn = "█" * round(bar * share)
         text = f"  {name:<10} {duration(value):>9}  {100 * share:5.1f}%  "
         yield (text + painted(drawn, _COLOURS[name], color)).rstrip()
-
-
-def notes(lines: Sequence[str], width: int, *, color: bool) -> Iterator[str]:
-    """Yield remarks, broken where the line ends."""
-    for line in lines:
-        for part in textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False):
-            yield painted(part, _QUIET, color)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -75,7 +76,7 @@ class Replay:
 
     def _needed(self) -> None:
         known = {place for places in self.inputs for place in places}
-        dependent: set[Place] | None = None
+        dependents = functools.cache(lambda: self._reading.dependents(known))
         waiting = [place for place in self.outputs if place not in known]
         between: dict[int, Line] = {}
         while waiting:
@@ -83,18 +84,15 @@ class Replay:
             if place in known or place in self.constants:
                 continue
             leaf = self._reading.leaf_by_id.get(place[0])
-            if leaf is not None and leaf.outside is not None:
-                dependent = self._reading.dependents(known) if dependent is None else dependent
-                if place in dependent:
-                    msg = (
-                        f"function: {leaf.outside[0]} computed a value of the inputs that the outputs depend on, and not by ops of the "
-                        "tape, while no gradient was recorded (no_grad(), or inputs that do not require grad), so that it would stay "
-                        f"what it was; call it where it is recorded, or leave out of the inputs what it depends on"
-                    )
-                    raise TapeValueError(msg)
+            if leaf is not None and leaf.outside is not None and place in dependents():
+                msg = (
+                    f"function: {leaf.outside[0]} computed a value of the inputs that the outputs depend on, and not by ops of the "
+                    "tape, while no gradient was recorded (no_grad(), or inputs that do not require grad), so that it would stay "
+                    "what it was; call it where it is recorded, or leave out of the inputs what it depends on"
+                )
+                raise TapeValueError(msg)
             if leaf is not None and leaf.behind is not None:
-                dependent = self._reading.dependents(known) if dependent is None else dependent
-                value = UNKNOWN if self._present or place in dependent else self._found(place)
+                value = UNKNOWN if self._present or place in dependents() else self._found(place)
                 if value is not UNKNOWN:
                     self.constants[place] = value
                     continue
@@ -113,8 +111,7 @@ class Replay:
             if number in between or line is None:
                 continue
             if line.step.ends:  # a Variable that was updated: what led to its value may be gone
-                dependent = self._reading.dependents(known) if dependent is None else dependent
-                value = UNKNOWN if place in dependent else _kept(line.part, place[1])
+                value = UNKNOWN if place in dependents() else _kept(line.part, place[1])
                 if value is not UNKNOWN:
                     self.constants[place] = value
                     continue
