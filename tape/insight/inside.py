@@ -14,6 +14,7 @@ import numpy as np
 
 from tape import jaxapi
 from tape.graph.kinds import differentiable, kind_of
+from tape.graph.wengert import accumulate, active, sweep
 from tape.insight import causes
 from tape.insight.causes import Cause
 from tape.insight.entries import Entry, Value, line_of, weight
@@ -31,17 +32,14 @@ _OPS |= {"le": "less_equal", "logistic": "sigmoid", "lt": "less", "max": "maximu
 _OPS |= {"neg": "negative", "pow": "power", "scatter": "setitem", "select_n": "where", "stop_gradient": "detach", "sub": "subtract"}
 
 
-class Inexplicableness(Exception):  # noqa: N818 - nobody sees it
-    """There are too many primitives, or one cannot be run alone."""
-
-
 class _Row(NamedTuple):
-    """One primitive that ran: which values it read (-1: a constant) and gave."""
+    """One primitive that ran, as an entry of a Wengert list: which values it read and gave."""
 
+    number: int
     closed: Any
     name: str
-    reads: tuple[int, ...]
-    gives: tuple[int, ...]
+    inputs: tuple[int, ...]
+    slots: tuple[int, ...]
     line: tuple[str, int] | None
 
 
@@ -62,13 +60,14 @@ class Inside:
         with jaxapi.ensure_compile_time_eval():
             given = [self._new(x) for x in operands]
             results = self._run(closed, given, None)
-            self._depends = self._dependents({given[i] for i in wanted})
-            self._cotangents: dict[int, Any] = {}
+            self._depends = active(self._rows, [given[i] for i in wanted], lambda row: row.slots)
+            self._cotangents: dict[int, Any] = {}  # that arrived at what rows give
             self._given: dict[int, list[Any]] = {}  # by the number of a row: what it gives to those of its inputs that depend
-            for slot, ct in zip(results, cotangents, strict=False):
-                if ct is not None and differentiable(kind_of(jnp.asarray(self._values[slot]).aval).aval):
-                    self._add(slot, np.asarray(ct))
-            self._sweep()
+            smooth = [differentiable(kind_of(jnp.asarray(self._values[slot]).aval).aval) for slot in results]
+            seeds = [(slot, np.asarray(ct)) for slot, ct, s in zip(results, cotangents, smooth, strict=False) if ct is not None and s]
+            totals: dict[Any, Any] = {}
+            accumulate(totals, seeds, self)
+            sweep(self._rows, totals, self._depends, self)
 
     # -- running ------------------------------------------------------------------------------------------------------
 
@@ -110,11 +109,11 @@ class Inside:
 
     def _row(self, fun: Callable[..., Any], name: str, reads: Sequence[int], line: tuple[str, int] | None) -> Sequence[int]:
         if len(self._rows) >= _MOST:
-            raise Inexplicableness
+            raise NotImplementedError
         values = [self._values[i] for i in reads]
         closed, _ = jaxapi.trace(lambda *xs: list(fun(*xs)), *values)
         gives = tuple([self._new(x) for x in jaxapi.jaxpr_as_fun(closed)(*values)])
-        self._rows.append(_Row(closed, name, tuple(reads), gives, line))
+        self._rows.append(_Row(len(self._rows), closed, name, tuple(reads), gives, line))
         return gives
 
     def _scan(self, params: Any, reads: list[int], line: tuple[str, int] | None) -> Sequence[int]:
@@ -122,7 +121,7 @@ class Inside:
         held, state, xs = reads[:constants], reads[constants : constants + carried], reads[constants + carried :]
         turns = range(params["length"])
         if len(self._rows) + len(turns) * weight(params["jaxpr"].jaxpr) > _MOST:
-            raise Inexplicableness
+            raise NotImplementedError
         stacked: list[Sequence[int]] = []
         for turn in reversed(turns) if params["reverse"] else turns:
             elements = [self._row(lambda x, turn=turn: [x[turn]], "getitem", [x], line)[0] for x in xs]
@@ -130,7 +129,7 @@ class Inside:
             state = outputs[:carried]
             stacked.append(outputs[carried:])
         if not stacked and len(params["jaxpr"].jaxpr.outvars) > carried:
-            raise Inexplicableness
+            raise NotImplementedError
         columns = zip(*(stacked[::-1] if params["reverse"] else stacked), strict=True)
         return [*state, *[self._row(lambda *ys: [jnp.stack(ys)], "stack", column, line)[0] for column in columns]]
 
@@ -144,41 +143,34 @@ class Inside:
 
     # -- sweeping -----------------------------------------------------------------------------------------------------
 
-    def _dependents(self, inputs: set[int]) -> set[int]:
-        dependents = set(inputs)
-        for row in self._rows:
-            if not dependents.isdisjoint(row.reads):
-                dependents.update(row.gives)
-        return dependents
+    def arrive(self, row: _Row, cotangents: list[Any]) -> list[Any]:
+        """Take note of what arrives at a row (:class:`tape.graph.wengert.Emitter`)."""
+        self._cotangents.update((slot, ct) for slot, ct in zip(row.slots, cotangents, strict=True) if ct is not None)
+        return cotangents
 
-    def _add(self, slot: int, term: Any) -> None:
-        known = self._cotangents.get(slot)
-        self._cotangents[slot] = term if known is None else known + term
+    def pull(self, row: _Row, cotangents: list[Any], wanted: tuple[bool, ...], _: dict[Any, Any]) -> list[tuple[Any, Any]]:
+        """Return what a row gives to its inputs."""
+        values = [jnp.asarray(self._values[i]) for i in row.inputs]
+        flows = [w and differentiable(x.aval) for w, x in zip(wanted, values, strict=True)]
+        if True not in flows:
+            return []
+        pulled = pullback(row.closed, values, [None if ct is None else jnp.asarray(ct) for ct in cotangents], flows)
+        terms = [(slot, np.asarray(gradient)) for slot, gradient in zip(row.inputs, pulled, strict=True) if gradient is not None]
+        self._given[row.number] = [causes.readable(gradient) for _, gradient in terms]
+        return terms
 
-    def _sweep(self) -> None:
-        for number, row in reversed(list(enumerate(self._rows))):
-            arriving = [self._cotangents.get(slot) for slot in row.gives]
-            if all(ct is None for ct in arriving) or self._depends.isdisjoint(row.reads):
-                continue
-            values = [jnp.asarray(self._values[i]) for i in row.reads]
-            wanted = [i in self._depends and differentiable(x.aval) for i, x in zip(row.reads, values, strict=True)]
-            if not any(wanted):
-                continue
-            pulled = pullback(row.closed, values, [None if ct is None else jnp.asarray(ct) for ct in arriving], wanted)
-            self._given[number] = []
-            for slot, gradient in zip(row.reads, pulled, strict=True):
-                if gradient is not None and slot in self._depends:
-                    self._given[number].append(causes.readable(gradient))
-                    self._add(slot, np.asarray(gradient))
+    def add(self, _: _Row | None, total: Any, term: Any) -> Any:
+        """Add two gradients."""
+        return total + term
 
     # -- what is wrong ------------------------------------------------------------------------------------------------
 
     def _asked(self, number: int, within: Entry) -> tuple[Entry, list[np.ndarray], np.ndarray]:
         """Return a primitive as an entry, with what it read and gave."""
         row = self._rows[number]
-        operands = [causes.readable(self._values[i]) for i in row.reads]
-        result = causes.readable(self._values[row.gives[0]]) if row.gives else np.zeros(0)
-        dtype = jnp.asarray(self._values[row.gives[0]]).dtype if row.gives else result.dtype
+        operands = [causes.readable(self._values[i]) for i in row.inputs]
+        result = causes.readable(self._values[row.slots[0]]) if row.slots else np.zeros(0)
+        dtype = jnp.asarray(self._values[row.slots[0]]).dtype if row.slots else result.dtype
         value = Value(None, 0, "", result.shape, dtype, result.nbytes, requires_grad=True)
         return Entry(within.number, _OPS.get(row.name, row.name), (), (value,), row.line), operands, result
 
@@ -187,14 +179,14 @@ class Inside:
 
     def _backwards(self) -> Iterator[tuple[int, list[Any]]]:
         """Yield the numbers of the rows, last to first, with what arrives at them."""
-        for number, row in reversed(list(enumerate(self._rows))):
-            yield number, [ct for slot in row.gives if (ct := self._cotangents.get(slot)) is not None]
+        for row in reversed(self._rows):
+            yield row.number, [ct for slot in row.slots if (ct := self._cotangents.get(slot)) is not None]
 
     def broken(self, within: Entry) -> Cause | None:
         """Say where what is not finite comes from: in the forward, or in the sweep."""
         for number, row in enumerate(self._rows):
             entry, operands, result = self._asked(number, within)
-            if not self._depends.isdisjoint(row.gives) and not causes.finite(result) and all(map(causes.finite, operands)):
+            if not self._depends.isdisjoint(row.slots) and not causes.finite(result) and all(map(causes.finite, operands)):
                 born, masked = causes.born_at(entry, operands, result), self._masked(number)
                 if masked is not None:
                     return self._said(causes.masked(born.what, within.number, "multiply"), masked, within)
@@ -207,7 +199,7 @@ class Inside:
 
     def _masked(self, first: int) -> int | None:
         further = [n for n, row in enumerate(self._rows) if n > first and row.name in ("mul", "dot_general")]
-        read = ((n, [causes.readable(self._values[i]) for i in self._rows[n].reads]) for n in further)
+        read = ((n, [causes.readable(self._values[i]) for i in self._rows[n].inputs]) for n in further)
         return next((n for n, operands in read if causes.meets_zero(operands)), None)
 
     def killed(self, within: Entry) -> Cause | None:
@@ -222,7 +214,7 @@ class Inside:
     def stopping(self, within: Entry) -> Cause | None:
         """Say which primitive on the way gives its inputs no gradient."""
         for number, row in enumerate(self._rows):
-            depends = [i for i in row.reads if i in self._depends and causes.readable(self._values[i]).dtype.kind in "fc"]
+            depends = [i for i in row.inputs if i in self._depends and causes.readable(self._values[i]).dtype.kind in "fc"]
             if depends and not self._given.get(number):
                 entry, _, result = self._asked(number, within)
                 numbers = result.dtype.kind in "iub"
@@ -236,7 +228,7 @@ class Inside:
 
     def _chooses(self, row: _Row) -> bool:
         """Tell whether what a row gives is a mask or an index beside a way through which a gradient flows."""
-        readers = [number for number, other in enumerate(self._rows) if not set(row.gives).isdisjoint(other.reads)]
+        readers = [number for number, other in enumerate(self._rows) if not set(row.slots).isdisjoint(other.inputs)]
         return any(self._given.get(number) for number in readers)
 
 

@@ -23,7 +23,7 @@ from tape.graph.segment import LeafNode, Segment
 from tape.graph.trees import variables_in
 from tape.graph.trie import State
 from tape.insight.names import name_of
-from tape.insight.parts import Leaf, Lone, Mark, Part, Source, Span, nobody, unnamed
+from tape.insight.parts import Leaf, Lone, Mark, Part, Source, Span, entries_of, nobody, unnamed
 from tape.programs.retention import leaf_slots
 from tape.recording import record
 from tape.sweeps.plan import Instruction
@@ -287,7 +287,7 @@ class Notes:
 
     def replayed(self, instructions: Sequence[Instruction], forward: Segment, target: Segment, start: State) -> None:
         """Note that a sweep of ``forward`` was written on ``target``, which stood at ``start``, as it was written before."""
-        for step, instruction in zip(entries_since(target.state, start), instructions, strict=False):
+        for step, instruction in zip(entries_of(target.state)[start.depth :], instructions, strict=False):
             self._swept(target, step.slots, forward, instruction)
         for one in self._concerned():
             one.grown(one.new_part(target), target)
@@ -319,16 +319,6 @@ def entry_of(segment: Segment, results: Sequence[Any]) -> State:
     while slots and slots.isdisjoint(state.slots) and state.parent is not None:
         state = state.parent
     return state
-
-
-def entries_since(state: State, start: State) -> list[Any]:
-    """Return the entries of a tape after ``start``."""
-    steps: list[Any] = []
-    step: State | None = state
-    while step is not None and step is not start:
-        steps += (step,) if step.lines is None else reversed(step.lines)
-        step = step.parent
-    return [step for step in reversed(steps) if step.kernel is not None]
 
 
 def segment_of(variables: Iterable[Any]) -> Segment | None:
