@@ -19,7 +19,7 @@ from tape.callables.matching import Latest, told_apart
 from tape.callables.snapshot import numbers_in
 from tape.callables.traces import TracedCall
 from tape.configuration import configuration
-from tape.errors import TapeError, TapeTypeError, check_callable, wrap
+from tape.errors import ConcretizationError, TapeError, TapeTypeError, check_callable, wrap
 from tape.functions.reads import Lifted
 from tape.graph import boundary
 from tape.graph.constants import known_array
@@ -162,7 +162,10 @@ def _lift(jax_fun: Callable[..., Any], *, inline: bool, exact: bool, tied: bool 
             except jaxapi.CONCRETE_ERRORS:
                 refused.add(key)
                 raise
-            if any(isinstance(c, jaxapi.Tracer) for c in jaxpr.consts):  # it belongs to the JAX transformation that is running
+            if any(isinstance(c, jaxapi.Tracer) for c in jaxpr.consts):  # it belongs to what is being traced
+                if LOCAL.scope.trace.pends:  # a compiled step, which has it as it is where it can
+                    msg = f"lift: {name} closes over an array that the tape.jit around it takes as an input"
+                    raise ConcretizationError(msg)
                 return record.record(Op(name, applied), variables), None, kinds, arrays
             hoisted, results = jaxapi.hoist(jaxpr, range(len(variables))), jax.tree.structure(shapes)
             op: Any = Inlined(hoisted, results) if inline else _Whole.of(name, hoisted, results, exact=exact)

@@ -3,6 +3,7 @@
 import functools
 import itertools
 import sys
+import types
 
 import jax
 import jax.numpy as jnp
@@ -492,3 +493,20 @@ def test_arrays_that_a_function_closes_over_outlive_the_trace_that_met_them_firs
             x = tape.Variable([1.0, 2.0, 3.0])
             (g,) = tape.gradients(fun(x), [x])
             assert g.numpy().tolist() in ([0.0, 4.0, 12.0], [0.0, 8.0, 24.0])
+
+
+@pytest.mark.parametrize("inline", [False, True])
+def test_a_function_over_an_array_that_a_compiled_step_takes_is_lifted_in_it(inline):
+    """The array is what it was when the function was first traced, as in the step without compilation."""
+    found = []
+    for wrap in (lambda step: step, tape.jit):
+        state = types.SimpleNamespace(a=jnp.ones(3), w=tape.Variable([1.0, 2.0, 3.0]), inner=None)
+        step = wrap(lambda x, state=state: (x * state.a if state.inner is None else state.inner(x) + state.a) * state.w)
+        x = tape.Variable([0.5, -1.0, 2.0])
+        found.append([])
+        for i in range(6):
+            state.a = jnp.full(3, i + 1.0)
+            if i == 2:
+                state.inner = interop.lift(lambda x, state=state: jnp.sin(x * state.a), inline=inline)
+            found[-1].append([g.value for g in tape.gradients(step(x).sum(), (x, state.w))])
+    np.testing.assert_allclose(*found, rtol=1e-5)
