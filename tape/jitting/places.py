@@ -47,6 +47,20 @@ def read_in(holders: Iterable[Stored], arrays: Iterable[object]) -> list[tuple[K
     ]
 
 
+def shared_in(holders: Iterable[Stored], known: Collection[object]) -> list[KeptArray]:
+    """Return the places of arrays that are in several: what a step puts from one of them into another is not seen by what they hold."""
+    places: dict[int, list[KeptArray]] = {}
+    for holder in holders:
+        for key, content in holder.before.items():
+            if isinstance(content, jax.Array):
+                places.setdefault(id(content), []).append(KeptArray(holder, key, 0))
+    shared = [k for listed in places.values() if 1 < len(listed) <= _FEW for k in listed]
+    return [k for k in shared if k.place not in known]
+
+
+_FEW = 32  # more of them are data, rather than state
+
+
 def stand_in(kept: KeptArray, traced: Any) -> object:
     """Have a place hold a traced array; when the trace ends, it holds again what it did.  Return what it holds now."""
     structure: Any

@@ -21,10 +21,11 @@ from tape.errors import ConcretizationError, LeakedTracerError
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, hooks_at, is_leaf
 from tape.jaxapi import ClosedJaxpr
+from tape.jitting import identities
 from tape.jitting.absence import without
 from tape.jitting.effects import Effects
 from tape.jitting.outcome import GRADIENT, SAME, Outcome, kept_in
-from tape.jitting.places import KeptArray, read_in, stand_in
+from tape.jitting.places import KeptArray, read_in, shared_in, stand_in
 from tape.jitting.relations import Relations
 from tape.ops.kernel import Kernel
 from tape.ops.pullback import pullback
@@ -167,23 +168,34 @@ def trace_step(
     given: Sequence[Handle],
     reached: Reach,
     replaced: Sequence[KeptArray] = (),
+    *,
+    apart: bool = True,
 ) -> TracedStep:
-    """Trace a step; arrays in the places that are ``replaced`` are other ones at each call, unless it looks at their values."""
+    """Trace a step; arrays in the places that are ``replaced`` are other ones at each call, unless it looks at their values.
+
+    An array that is in several places is another one in each (``apart``), so that it is seen when one of them is put into another.
+    """
     sources = list({id(v): v for v in (*given, *[v for v, _ in reached.variables.values()])}.values())
     passed = {id(v) for v in given} - reached.variables.keys()
     met = {id(v) for v in given} - passed  # whether an argument is what a place holds is a part of the step: it may be stored there
-    kept: list[KeptArray] = [*replaced]
+    shared = shared_in(reached.holders, {k.place for k in replaced}) if apart and not identities.asked(reached) else []
+    kept: list[KeptArray] = [*replaced, *shared]
     for attempt in range(_ATTEMPTS):
         _unshare(sources)
         effects = Effects([*sources, *[record.constant(k.array()) for k in kept]], reached)
         effects.asked.update(dict.fromkeys(met, False))
         try:
-            step = TracedStep(name, *_trace(effects, call, avals, kept, passed))
+            traced = _trace(effects, call, avals, kept, passed)
         except ConcretizationError:
-            if not replaced:
+            if not (replaced or shared):
                 raise
-            return trace_step(name, call, avals, given, reached)
-        step.kept = dict(enumerate(kept, len(sources)))
+            return trace_step(name, call, avals, given, reached, replaced if shared else (), apart=False)
+        unused = _unused(traced, len(avals))
+        idle = [i for i, k in enumerate(kept, len(sources)) if i in unused and any(k is each for each in shared)]
+        for i in idle:
+            effects.was_read[i] = False
+        step = TracedStep(name, *traced)
+        step.kept = {i: k for i, k in enumerate(kept, len(sources)) if i not in idle}
         effects.escaped()
         missed = effects.missed()
         if attempt:  # what was not met at the trace before is made anew at every trace
@@ -197,6 +209,15 @@ def trace_step(
         sources = [*sources, *missed]
     msg = f"jit: {name} met other Variables at each of {_ATTEMPTS} traces; make them outside of it"
     raise LeakedTracerError(msg)
+
+
+def _unused(traced: tuple[ClosedJaxpr, Effects, Outcome, _Pull | None], count: int) -> set[int]:
+    """Return the sources whose values are inputs of a traced step that nothing reads."""
+    closed, _, _, pull = traced
+    read = {*map(id, closed.jaxpr.outvars)}.union(id(x) for eqn in closed.jaxpr.eqns for x in eqn.invars)
+    swept = set() if pull is None else {x for kind, x in pull.read if kind == "input"}
+    inputs = closed.jaxpr.invars
+    return {n - count for n in range(count, len(inputs)) if id(inputs[n]) not in read and n not in swept}
 
 
 def _unshare(sources: Sequence[Handle]) -> None:

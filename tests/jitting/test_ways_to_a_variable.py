@@ -588,3 +588,63 @@ def test_an_array_of_a_class_that_an_object_reads_is_read_anew():
         ByObject.mean = jnp.full((), value)
         assert float(step(1.0)) == value
     assert step.cache_info().traces == 2
+
+
+def _put_array(state):
+    state.best = state.now
+
+
+def _put_array_in_a_row(state):
+    state.rows[1] = state.rows[0]
+
+
+def _put_array_in_an_item(state):
+    state.table["best"] = state.now
+
+
+def _swap_arrays(state):
+    state.best, state.now = state.now, state.best
+
+
+def _shift_arrays(state):
+    state.rows[1], state.rows[0] = state.rows[0], state.now
+
+
+def _new_rows(state):
+    state.rows = [state.now, state.rows[0]]
+
+
+@pytest.mark.parametrize("reads", [False, True])
+@pytest.mark.parametrize(
+    "put", [_put_array, _put_array_in_a_row, _put_array_in_an_item, _swap_arrays, _shift_arrays, _new_rows, lambda _: None]
+)
+def test_one_array_in_several_places_is_put_from_each_into_others_at_every_call(put, reads):
+    found = []
+    for wrap in (lambda step: step, tape.jit):
+        zero = jnp.zeros(())
+        state = types.SimpleNamespace(best=zero, now=zero, rows=[zero, zero], table={"best": zero}, w=tape.Variable(1.0))
+
+        @wrap
+        def step(x, state=state):
+            put(state)
+            return state.w * x + (state.now if reads else 0)
+
+        found.append([])
+        for i in range(8):
+            result = step(float(i))
+            found[-1].append([float(v) for v in (result, state.best, state.now, *state.rows, state.table["best"])])
+            if i != 2:
+                state.now = jnp.full((), i + 1.0)
+            if i in (3, 5):
+                state.rows[0] = jnp.full((), 10.0 * i)
+            if i == 6:
+                state.best = state.now = state.rows[1] = jnp.full((), 77.0)
+    assert found[0] == found[1]
+    assert step.cache_info().traces <= 4, step.explain()
+
+
+def test_a_step_can_look_at_an_array_that_is_in_several_places():
+    one = jnp.ones(())
+    state = types.SimpleNamespace(best=one, now=one, w=tape.Variable(1.0))
+    step = tape.jit(lambda x: state.w * x + float(state.now))
+    assert [float(step(x)) for x in (2.0, 3.0)] == [3.0, 4.0]
