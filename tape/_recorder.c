@@ -28,7 +28,7 @@ Structures are the bases of Python classes (tape/layout.py), with the same attri
 #include <Python.h>
 #include <structmember.h>
 
-#define CONTRACT 24 /* as in tape/layout.py */
+#define CONTRACT 25 /* as in tape/layout.py */
 
 #ifdef Py_GIL_DISABLED
 #error "the recorder in C needs the GIL; the one in Python runs without it"
@@ -5637,6 +5637,20 @@ all_alike(PyObject *items, PyObject *keys, PyObject *patterns, PyObject *arrays,
     return same;
 }
 
+/* Tell whether the keys of a dictionary are these in this order; 0 also where asking could run code. */
+static int
+keyed_as(PyObject *items, PyObject *order)
+{
+    PyObject *key, *wanted;
+    Py_ssize_t at = 0, n = PyList_CheckExact(order) ? PyList_GET_SIZE(order) : -1;
+    int same = PyDict_GET_SIZE(items) == n;
+    for (Py_ssize_t i = 0; same && PyDict_Next(items, &at, &key, NULL); i++) {
+        wanted = i < n ? PyList_GET_ITEM(order, i) : NULL;
+        same = key == wanted || (wanted != NULL && PyUnicode_CheckExact(key) && PyUnicode_CheckExact(wanted) && PyUnicode_Compare(key, wanted) == 0);
+    }
+    return same;
+}
+
 /* Tell whether an argument is like a pattern, and put what the program takes of it into lists, as _match has it; 0 also where that is not found here. */
 static int
 alike(PyObject *x, PyObject *pattern, PyObject *arrays, PyObject *variables)
@@ -5656,8 +5670,8 @@ alike(PyObject *x, PyObject *pattern, PyObject *arrays, PyObject *variables)
     case A_STATIC: return x == what || PyObject_RichCompareBool(x, what, Py_NE) == 0;
     case A_SEQUENCE: return (PyTuple_Check(x) || PyList_Check(x)) && all_alike(x, NULL, what, arrays, variables);
     case A_MAPPING:
-        return PyDict_CheckExact(x) && PyTuple_CheckExact(what) && PyTuple_GET_SIZE(what) == 2 &&
-               all_alike(x, PyTuple_GET_ITEM(what, 0), PyTuple_GET_ITEM(what, 1), arrays, variables);
+        return PyDict_CheckExact(x) && PyTuple_CheckExact(what) && PyTuple_GET_SIZE(what) == 3 && keyed_as(x, PyTuple_GET_ITEM(what, 0)) &&
+               all_alike(x, PyTuple_GET_ITEM(what, 1), PyTuple_GET_ITEM(what, 2), arrays, variables);
     default: return 0;
     }
 }

@@ -37,6 +37,8 @@ class Record(NamedTuple):
     def made(cls, what: tuple[Any, ...], held: Iterable[Any]) -> Any:
         """Return an object that holds this."""
         kind, option, names = what
+        if kind is dict and names is not None:
+            return dict(zip(names, held, strict=True))
         held = [*held]
         if issubclass(kind, deque):
             return kind(held, option)
