@@ -163,6 +163,10 @@ class Reach:
         found = [(e.path, self.path(nodes[id(e.content)])) for e in way if id(e.content) in nodes]
         return {path: first for path, first in found if path != first}
 
+    def into(self, node: int) -> list[Edge]:
+        """Return the edges that lead to a node."""
+        return self._incoming[node]
+
     def path(self, node: int) -> Path:
         """Return the path by which a node was found first."""
         return self._incoming[node][0].path

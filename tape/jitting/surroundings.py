@@ -13,7 +13,7 @@ from collections.abc import Collection, Hashable, Iterator, Sequence
 
 import jax
 
-from tape.callables.objects import Writable, parts
+from tape.callables.objects import MISSING, Writable, parts, writables
 from tape.callables.reach import Edge, Reach, Stored
 
 _SMALL = 256  # up to here, equal numbers are one object
@@ -25,9 +25,9 @@ def surroundings(reached: Reach, way: Sequence[Edge], names: Collection[str], kn
 
     Those are its names, and attributes and items of these ``names``, with None or (but for those in slots and classes) an empty container
     or an array that is not ``known`` (by container and key) to be read or written to.  Nothing leads through one, so that nobody knows
-    whether the step reads it: it is looked at until it gets something, or an array of another kind.
+    whether the step reads it: it is looked at until it gets something, or an array of another kind, or stands in another object.
     """
-    ours = {id(edge.holder) for edge in way}
+    ours, watched = {id(edge.holder) for edge in way}, {(id(edge.holder), edge.key) for edge in way}
     found: dict[Hashable, Edge] = {}
     for holder in reached.holders:
         at, before = holder.place.at, holder.before
@@ -38,7 +38,11 @@ def surroundings(reached: Reach, way: Sequence[Edge], names: Collection[str], kn
             if len(before) > _SMALL or (id(at) not in ours and str(holder.path[-1]).startswith("[")):  # data, rather than state
                 continue
             by_name = id(at) not in ours
-        found.update(((holder.key, key), edge) for key, edge in _of_nothing(holder, names if by_name else None, known))
+        nothing = dict(_of_nothing(holder, names if by_name else None, known))
+        found.update(((holder.key, key), edge) for key, edge in nothing.items())
+        if keys := tuple(key for key, edge in nothing.items() if edge.get is not _is_array_at):
+            into = [e for e in reached.into(holder.node) if e.get is not None and (id(e.holder), e.key) not in watched]
+            found.update(((holder.key, e.path, "replaced"), Edge(_holds_no_more, e, keys, (), -1, True)) for e in into)
     for node, value in enumerate(reached.nodes):
         found.update(((reached.path(node), name), edge) for name, edge in _of_no_attribute(value, names))
     return found
@@ -80,6 +84,16 @@ def _of_no_attribute(value: object, names: Collection[str]) -> Iterator[tuple[ob
 def _is_empty_at(place: Writable, key: object) -> bool:
     content = place.at_key(key)
     return isinstance(content, _CONTAINERS) and not len(content)
+
+
+def _holds_no_more(edge: Edge, keys: Sequence[object]) -> bool:
+    """Tell whether what held nothing under these keys is there, or something of its kind that holds nothing there either."""
+    content = edge.get(edge.holder, edge.key)  # type: ignore[misc]
+    if content is edge.content:
+        return True
+    alike = type(content) is type(edge.content) and not isinstance(content, types.FunctionType)
+    held = [(place, key) for place in writables(content) for key in keys] if alike else []
+    return alike and all(place.at_key(key) is None or place.at_key(key) is MISSING or _is_empty_at(place, key) for place, key in held)
 
 
 def _is_array_at(place: Writable, told: tuple[object, object]) -> bool:

@@ -436,6 +436,35 @@ def test_what_methods_read_that_a_step_calls_is_met(use, first):
         shared.scale = None
 
 
+class Options:
+    def __init__(self, scale=None):
+        self.scale, self.others = scale, []
+
+
+@pytest.mark.parametrize("how", ["attribute", "dict", "cell"])
+def test_an_object_in_the_place_of_one_that_held_nothing_is_met(how):
+    w, held = tape.Variable([1.0, 2.0]), types.SimpleNamespace(options=Options(), table={"options": Options()})
+    cell = Options()
+
+    def of():
+        return {"attribute": lambda: held.options, "dict": lambda: held.table["options"], "cell": lambda: cell}[how]()
+
+    def function(x):
+        options = of()
+        return sum(options.others, x * w if options.scale is None else x * w * options.scale)
+
+    step = tape.jit(function)
+    for scale, others in ((None, []), (None, []), (3.0, []), (None, []), (None, [5.0]), (7.0, [1.0, 2.0]), (None, [])):
+        cell = Options(None if scale is None else tape.Variable(scale))
+        cell.others += [tape.constant(x) for x in others]
+        held.options = held.table["options"] = cell
+        y = step(tape.constant([1.0, 1.0]))
+        assert y.tolist() == [(scale or 1.0) * x + sum(others) for x in (1.0, 2.0)]
+        if scale is not None:
+            y.sum().backward()
+            assert float(cell.scale.grad) == 3.0
+
+
 class Masked:
     def __init__(self):
         self.w, self.mask = tape.Variable([1.0, 2.0]), jnp.zeros(())
