@@ -20,7 +20,7 @@ from tape import extend, jaxapi
 from tape.errors import LostGradientError, check_callable
 from tape.functions.reads import Reads
 from tape.graph.kinds import differentiable
-from tape.graph.scope import within
+from tape.graph.scope import LOCAL, within
 from tape.modes import eager, enable_grad, no_grad
 from tape.programs.program import look
 from tape.recording import record
@@ -101,7 +101,7 @@ class _Run:
         inputs = [_variable(t, f"to_torch: {self._name}: tensor {i}", need) for i, (t, need) in enumerate(zip(tensors, needs, strict=True))]
         it = iter(inputs)
         args, kwargs = mapped(lambda x: next(it) if isinstance(x, torch.Tensor) else x, self._arguments)
-        reads = Reads()
+        reads = Reads(LOCAL.scope.forward)
         with enable_grad() if any(needs) else no_grad(), eager(), within(forward=reads):
             self.result = self._fun(*args, **kwargs)
             outputs: list[Any] = []

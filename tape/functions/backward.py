@@ -63,7 +63,8 @@ class Backward:
 
     def _packed(self, packing: Packing) -> Sequence[tuple[SavedTree, list[object]]]:
         """Return what is saved, and what hooks for saved values make of it."""
-        return self._context._packed(packing) if self._push is None else ()  # what is saved is the other entry's
+        trees = self._context._kept.values() if self._push is None else ()  # what is saved is the other entry's
+        return [(tree, tree.packed(packing)) for tree in trees]
 
     def _sweep(self, segment: Segment, cotangents: Values, batch: int | None = None) -> Values:
         """Call the user's backward; return one gradient (or None) per array argument, or what the user's jvp gives."""

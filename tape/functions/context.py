@@ -286,10 +286,6 @@ class Context:
                     self._kept[name] = tree
                     del self.__dict__[name]
 
-    def _packed(self, packing: Packing) -> list[tuple[SavedTree, list[object]]]:
-        """Return what is saved, and what hooks for saved values make of it."""
-        return [(tree, tree.packed(packing)) for tree in self._kept.values()]
-
     def _held(self) -> list[Handle]:
         """Return the Variables that are kept here."""
         segment = None if self._call is None else self._call.segment

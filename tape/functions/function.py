@@ -142,7 +142,7 @@ class Function:
         """Run the forward, and record its outputs where gradients are wanted."""
         scope = LOCAL.scope
         mode = scope.mode
-        reads = Reads() if mode == RECORD else None
+        reads = Reads(scope.forward) if mode == RECORD else None
         inside = scope.but(caller=ctx._caller) if reads is None else scope.but(mode=SWEEP, caller=ctx._caller, forward=reads)
         outputs, tree = in_scope(inside, cls._outputs, ctx, inputs, reads)
         values = outputs

@@ -27,22 +27,17 @@ class Reads(Watcher):
 
     __slots__ = ("_entered", "_made", "_origins", "_serial", "_starts")
 
-    def __init__(self) -> None:
-        outer = self._outer()
+    def __init__(self, outer: Watcher) -> None:
         self._made: dict[int, Cell] = {}  # leaves, by the id of their cell
         self._origins: dict[int, tuple[Cell, Segment, int]] = {}  # results that enter other segments
         self._entered: dict[tuple[Segment, int], Cell] = {}  # what enters a segment forgets when it has run
-        if isinstance(outer, Reads):
+        if isinstance(outer, Reads):  # whose forward this one is a part of
             self._made, self._origins, self._entered = outer._made, outer._origins, outer._entered
         segment = LOCAL.segment()
         self._starts = [] if segment is None else [(segment, segment.state.n_slots, segment.entered)]
         if LOCAL.scope.staged:
             self._starts += [(s, s.state.n_slots, s.entered) for ref in LOCAL.scope.staged if (s := ref()) is not None]
         self._serial = next(Segment.serials)
-
-    def _outer(self) -> Watcher:
-        """Return whose forward this one is a part of."""
-        return LOCAL.scope.forward
 
     def make(self, cell: Cell) -> None:
         """Note a leaf that is made now."""
@@ -132,10 +127,7 @@ class Lifted(Reads):
         self._name = name
         self._around = LOCAL.scope.forward
         self.noted: list[tuple[Handle, Cell]] = []  # the Variables from around that it read, with their cells
-        super().__init__()
-
-    def _outer(self) -> Watcher:
-        return NOBODY  # what was made around this function is not its own
+        super().__init__(NOBODY)  # what was made around this function is not its own
 
     def read(self, variable: Handle, *, flows: bool = True) -> Handle:
         """Note that the function reads a Variable, or refuse that; a sweep inside reads what has been read."""
