@@ -142,10 +142,10 @@ def _scope(item: Entry | Group, kind: str) -> str:
     return scope_of(item, kind)
 
 
-def cotangents(function: str, reading: Reading, roots: Sequence[Handle]) -> dict[int, Any]:
-    """Return for each entry that gradients from the roots reach the gradient of its first result that gets one; nothing is released.
+def norms(function: str, reading: Reading, roots: Sequence[Handle]) -> dict[int, float]:
+    """Return for each entry that gradients from the roots reach the norm of that of its first result that gets one; nothing is released.
 
-    ReleasedTapeError: the tape was released.
+    It is Euclidean, at the precision of double, and infinite where a value is not finite.  ReleasedTapeError: the tape was released.
     """
     for root in roots:
         require_grad(function, "outputs", root)
@@ -167,10 +167,5 @@ def cotangents(function: str, reading: Reading, roots: Sequence[Handle]) -> dict
         for target, gradient in sweep.gradients.items():
             if target in targets:
                 arrived.setdefault(targets[target], gradient)
-        return {number: look(gradient) for number, gradient in sorted(arrived.items())}
-
-
-def norms(values: dict[int, Any]) -> dict[int, float]:
-    """Return Euclidean norms, at the precision of double; infinite where a value is not finite."""
-    sizes = {number: norm(jax.device_get(value)) for number, value in values.items()}
+        sizes = {number: norm(jax.device_get(look(gradient))) for number, gradient in sorted(arrived.items())}
     return {number: size if np.isfinite(size) else float("inf") for number, size in sizes.items()}

@@ -18,7 +18,7 @@ from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
 from tape.graph.trees import leaves_of
 from tape.insight import text
-from tape.insight.drawing import cotangents, norms
+from tape.insight.drawing import norms
 from tape.insight.entries import Entry, Value
 from tape.insight.notes import Notes, Record
 from tape.insight.parts import Lone, Span
@@ -334,7 +334,7 @@ class Tape(_Block, Shown):
 
         """
         reading = self._reading()
-        flows = None if flow is None else norms(cotangents("draw", reading, variables("draw", "flow", flow)))
+        flows = None if flow is None else norms("draw", reading, variables("draw", "flow", flow))
         picture = Picture(reading.entries, group, fold=fold, flow=flows)
         if path is not None:
             picture.save(path)

@@ -53,11 +53,6 @@ class Record:
         self.frame = self.trace = None
         self._leaves, self._made = {}, {}
 
-    @property
-    def concerned(self) -> bool:
-        """Whether what is recorded now belongs to the tape."""
-        return self.trace is not None and jaxapi.current_trace() is self.trace
-
     def known(self, segment: Segment) -> Part | None:
         """Return what is noted of a segment, if anything is."""
         part = self.parts.get(id(segment))
@@ -216,7 +211,8 @@ class Notes:
         self.records = records
 
     def _concerned(self) -> list[Record]:
-        return [one for one in self.records if one.concerned]
+        """Return the tapes to which what is recorded now belongs."""
+        return [one for one in self.records if one.trace is not None and jaxapi.current_trace() is one.trace]
 
     def record(self, op: object, inputs: Sequence[Any]) -> Any:
         """Record one entry, as :func:`tape.recording.record.record` does, and note it."""

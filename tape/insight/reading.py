@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from tape.graph.kinds import Kind
@@ -41,7 +41,7 @@ class Reading:
         self.leaf_by_id: dict[int, Leaf] = {}  # leaves by their ids, numbers too
         self.places: list[tuple[Part, int] | Lone] = []
         self.numbers: dict[tuple[int, int], int] = {}  # by (id of the part, number in it)
-        self.steps: dict[int, list[Any]] = {}  # by the ids of parts: their entries
+        self._steps_of: Callable[[Part], list[Any]] = functools.cache(lambda part: part.steps)
         self.shared: set[int] = set()  # entries whose lines are those of whoever recorded the same ops first
         self._began = began
         self._sweeps = sweeps  # the line at which each was asked for
@@ -53,12 +53,6 @@ class Reading:
                 self._lone(item)
             else:
                 self._span(item)
-
-    def steps_of(self, part: Part) -> list[Any]:
-        """Return the entries of a part, in order."""
-        if id(part) not in self.steps:
-            self.steps[id(part)] = part.steps
-        return self.steps[id(part)]
 
     def leaves_of(self, variable: object) -> list[Place]:
         """Return the places at which a Variable is read as a leaf: one for each value that it had."""
@@ -108,7 +102,7 @@ class Reading:
         return [None if isinstance(place, Lone) else self._line(*place) for place in self.places]
 
     def _line(self, part: Part, number: int) -> Line:
-        step = self.steps_of(part)[number]
+        step = self._steps_of(part)[number]
         reads = tuple([place_of((part, slot)) for slot in step.inputs])
         return Line(part, step, reads, tuple([(id(part), slot) for slot in step.slots]))
 
@@ -116,7 +110,7 @@ class Reading:
         part = span.part
         segment = part.ref()
         gone: Any = None if segment is None or not segment.swept else segment.released
-        steps = self.steps_of(part)
+        steps = self._steps_of(part)
         for number in range(span.begin, span.end):
             if part.only is not None and number not in part.only:
                 continue
