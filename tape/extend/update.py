@@ -11,7 +11,7 @@ from typing import Any
 
 from tape import layout
 from tape.configuration import CHANGES
-from tape.graph.kinds import Kind, LeafPlace, Place
+from tape.graph.kinds import LeafPlace, Place
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, Segment, SegmentClosedError, made_at, node_of
 from tape.graph.trie import State, link
@@ -29,8 +29,7 @@ class _Known:
 
     Attributes:
         state: that structure.
-        kinds: those of all that it reads.
-        places: its places, when last seen to be of these kinds.
+        places: those of all that it reads, when last seen to be of these kinds.
         slots: where each of it is on the segment before; None for what enters with the update, in this order.
         first: the slot that the first of these gets.
         results: the slots of the new values.
@@ -39,7 +38,6 @@ class _Known:
     """
 
     state: State
-    kinds: list[Kind]
     places: list[Place]
     slots: list[int | None]
     first: int
@@ -50,7 +48,8 @@ class _Known:
         """Tell whether what is to be read is of the kinds that were read."""
         places = [v._place for v in read]
         if places != self.places:
-            if [place.kind for place in places] != self.kinds or any(isinstance(place, LeafPlace) for place in places):
+            kinds = [place.kind for place in self.places]
+            if [place.kind for place in places] != kinds or any(isinstance(place, LeafPlace) for place in places):
                 return False
             self.places = places
         return True
@@ -148,8 +147,7 @@ class Update:
         ):
             return
         before = [None if slot is None or slot >= first else slot for slot in slots]
-        places = [v._place for v in read]
-        known = _Known(segment.state, [place.kind for place in places], places, before, first, ends, changing)
+        known = _Known(segment.state, [v._place for v in read], before, first, ends, changing)
         gradients = frozenset([slot for slot in before[: len(read) - len(variables)] if slot is not None])
         segment.state.cached(GRADIENTS, lambda: gradients)
         if link(start, self._key, known) is not known:
