@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import weakref
 from collections.abc import Sequence
@@ -32,7 +33,6 @@ class Past:
         self._way = WayBack([(v._segment, v._place.slot) for v in outputs if v._segment is not None])
         self._leaves: dict[int, Leaf] = {}
         self._frame = user_frame(sys._getframe())[0]
-        self._names: dict[int, tuple[str, Any]] | None = None
         self._cells: dict[int, tuple[Segment, int]] | None = None
         met: dict[int, Segment] = {}  # by their serials
         for segment, wanted in self._way:
@@ -84,7 +84,7 @@ class Past:
         known = self._leaves.get(key)
         if known is not None and (cell is not None or variable is not None):
             return known
-        called = self._called().get(id(variable if variable is not None else cell), (None, variable))
+        called = self._called.get(id(variable if variable is not None else cell), (None, variable))
         variable = called[1] if variable is None else variable
         name = None if variable is None else variable.name or called[1].name or called[0]
         leaf = self._leaves[key] = Leaf(kind, name, cell=cell if cell.__class__ is list else None)
@@ -92,14 +92,12 @@ class Past:
             leaf.variable = weakref.ref(variable)
         return leaf
 
+    @functools.cached_property
     def _called(self) -> dict[int, tuple[str, Any]]:
-        """Return the Variables that the user's frame leads to, with their names there, by their ids and those of their cells."""
-        if self._names is None:
-            reached = list(walk(self._frame)) if self._frame is not None else []
-            self._names = {id(v._cell): (name, v) for name, v in reversed(reached)}
-            self._names |= {id(v): (name, v) for name, v in reversed(reached)}
-            self._frame = None
-        return self._names
+        """The Variables that the user's frame leads to, with their names there, by their ids and those of their cells."""
+        reached = list(walk(self._frame))[::-1] if self._frame is not None else []
+        self._frame = None
+        return {**{id(v._cell): (name, v) for name, v in reached}, **{id(v): (name, v) for name, v in reached}}
 
     def _made_by(self, cell: object, reader: Segment) -> tuple[Segment, int] | None:
         """Return the segment that made a value through which no gradient flows, if it is still there."""
@@ -107,7 +105,7 @@ class Past:
             results = [(segment, slot, there) for segment in STATS._alive() for slot, there in list(segment.results.items())]
             self._cells = {id(there): (segment, slot) for segment, slot, there in results if there.__class__ is list}
         maker = self._cells.get(id(cell))
-        called = self._called().get(id(cell)) if maker is None else None  # which tells of a result that no sweep reads
+        called = self._called.get(id(cell)) if maker is None else None  # which tells of a result that no sweep reads
         if called is not None and called[1]._segment is not None:
             maker = called[1]._segment, called[1]._place.slot
         return None if maker is None or maker[0] is reader or maker[0].serial > reader.serial else maker
