@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import types
 from collections import deque
 from collections.abc import Collection, Hashable, Iterator, Sequence
 
 import jax
+import numpy as np
 
 from tape.callables.objects import MISSING, Writable, parts, writables
 from tape.callables.reach import Edge, Reach, Stored
@@ -69,7 +71,7 @@ def _of_nothing(holder: Stored, names: Collection[str] | None, known: Collection
         elif _is_empty_at(place, key):
             yield key, Edge(_is_empty_at, place, key, (), -1, True)
         elif isinstance(content := place.at_key(key), jax.Array) and (id(place.at), key) not in known:
-            yield key, Edge(_is_array_at, place, (key, content.aval), (), -1, True)
+            yield key, Edge(_is_array_at, place, (key, content.shape, content.dtype), (), -1, True)
 
 
 def _of_no_attribute(value: object, names: Collection[str]) -> Iterator[tuple[object, Edge]]:
@@ -96,7 +98,7 @@ def _holds_no_more(edge: Edge, keys: Sequence[object]) -> bool:
     return alike and all(place.at_key(key) is None or place.at_key(key) is MISSING or _is_empty_at(place, key) for place, key in held)
 
 
-def _is_array_at(place: Writable, told: tuple[object, object]) -> bool:
-    key, aval = told
+def _is_array_at(place: Writable, told: tuple[object, tuple[int, ...], np.dtype]) -> bool:
+    key, shape, dtype = told
     content = place.at_key(key)
-    return isinstance(content, jax.Array) and content.aval == aval
+    return isinstance(content, jax.Array) and (content.shape, content.dtype) == (shape, dtype)
