@@ -7,8 +7,8 @@ to Variables that were there before, and to plain objects.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Collection, Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import jax
 
@@ -32,6 +32,8 @@ from tape.recording import record
 from tape.sweeps.plan import behind
 from tape.sweeps.seeds import describe
 from tape.variables.conversion import as_array
+
+T = TypeVar("T")
 
 # What a leaf of a tree is: an array, a new Variable, one from outside, the gradient of one from outside, or any other object.
 ARRAY, MADE, SAME, GRADIENT, PLAIN = range(5)
@@ -123,6 +125,21 @@ class Outcome:
         moved = {(id(m.holder), m.key) for m in self.moves.moves}
         for holder in effects._holders:
             self._stored(holder, moved)
+
+    def sweeping(self, sweep: Callable[[], T]) -> T:
+        """Trace the sweep of what was returned, and note what backwards and hooks of the user's store meanwhile.
+
+        That is stored once, as what Python does while it is traced: what is traced itself says so when it is used.
+        """
+        before = [holder.place.contents() for holder in self._effects._holders]
+        swept = sweep()
+        for (place, plain), old in zip(self.plain, before, strict=True):
+            now = place.contents()
+            stored = {key: content for key, content in now.items() if content is not old.get(key, MISSING)}
+            plain.update(stored)
+            for key in old.keys() - now.keys():
+                plain.pop(key, None)
+        return swept
 
     # -- values and Variables -----------------------------------------------------------------------------------------
 

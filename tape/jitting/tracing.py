@@ -248,7 +248,8 @@ def _trace(
                 effects.stood[id(k.holder.place.at), k.key] = stand_in(k, effects.read(source)._cell[0])
             outcome = Outcome(effects, call(arrays[: len(avals)]), passed)
             results = list(outcome.values)
-            pull = _sweep(effects, outcome, arrays, results) if outcome.live else None
+            if outcome.live:
+                pull = outcome.sweeping(lambda: _sweep(effects, outcome, arrays, results))
             outcome.drop_traced()
             return results
 

@@ -648,3 +648,40 @@ def test_a_step_can_look_at_an_array_that_is_in_several_places():
     state = types.SimpleNamespace(best=one, now=one, w=tape.Variable(1.0))
     step = tape.jit(lambda x: state.w * x + float(state.now))
     assert [float(step(x)) for x in (2.0, 3.0)] == [3.0, 4.0]
+
+
+def _hooked(x, kept):
+    y = x * 1.0
+    y.register_hook(kept)
+    return y
+
+
+class Kept(tape.Function):
+    @staticmethod
+    def forward(ctx, x, kept):
+        ctx.kept = kept
+        return x * 1.0
+
+    @staticmethod
+    def backward(ctx, g):
+        ctx.kept(g)
+        return g
+
+
+@pytest.mark.parametrize("through", [_hooked, Kept.apply])
+def test_what_is_stored_while_results_of_a_step_are_swept_is_plain_or_says_that_it_was_traced(through):
+    state = types.SimpleNamespace(shapes=[], last=None, gradients=[])
+
+    def kept(g):
+        state.shapes.append(g.shape)
+        state.last = "swept"
+        state.gradients.append(g)
+
+    w = tape.Variable(2.0)
+    step = tape.jit(lambda x: through(w * x, kept) ** 2)
+    for i in range(3):
+        step(tape.constant(1.0 + i)).backward()
+        assert (state.shapes, state.last, len(state.gradients)) == ([()], "swept", 1)
+        with pytest.raises(tape.errors.LeakedTracerError, match="only inside a JAX transformation"):
+            float(state.gradients[0])
+    assert float(w.grad) == 2 * 2 * (1 + 4 + 9)
