@@ -352,7 +352,7 @@ _BARE = frozenset({"builtins", "abc", "typing", "enum", "collections"})  # class
 
 def _is_installed(x: Any) -> bool:
     """Tell whether a class or function belongs to Python or an installed package, which knows nothing of a user's state."""
-    name = getattr(x, "__globals__", {}).get("__name__") or x.__module__ or ""
+    name = str((x.__globals__.get("__name__") if isinstance(x, types.FunctionType) else None) or x.__module__)
     file = getattr(sys.modules.get(name), "__file__", None) or ""
     return name.partition(".")[0] in sys.stdlib_module_names - {"__main__"} or "site-packages" in file or "dist-packages" in file
 

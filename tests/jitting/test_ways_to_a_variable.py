@@ -685,3 +685,10 @@ def test_what_is_stored_while_results_of_a_step_are_swept_is_plain_or_says_that_
         with pytest.raises(tape.errors.LeakedTracerError, match="only inside a JAX transformation"):
             float(state.gradients[0])
     assert float(w.grad) == 2 * 2 * (1 + 4 + 9)
+
+
+def test_functions_of_other_compilers_may_be_named_in_a_step():
+    """Those of Cython have a class with a ``__globals__`` of its own."""
+    normal = np.random.RandomState.normal
+    step = tape.jit(lambda x: x * isinstance(normal, type(np.random.RandomState.rand)))
+    assert float(step(tape.constant(2.0))) == 2.0
