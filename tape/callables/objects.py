@@ -14,6 +14,7 @@ import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -353,8 +354,16 @@ _BARE = frozenset({"builtins", "abc", "typing", "enum", "collections"})  # class
 def _is_installed(x: Any) -> bool:
     """Tell whether a class or function belongs to Python or an installed package, which knows nothing of a user's state."""
     name = str((x.__globals__.get("__name__") if isinstance(x, types.FunctionType) else None) or x.__module__)
-    file = getattr(sys.modules.get(name), "__file__", None) or ""
-    return name.partition(".")[0] in sys.stdlib_module_names - {"__main__"} or "site-packages" in file or "dist-packages" in file
+    package = name.partition(".")[0]
+    return package in sys.stdlib_module_names - {"__main__"} or _has_come(package)
+
+
+@functools.lru_cache(maxsize=4096)
+def _has_come(package: str) -> bool:
+    """Tell whether a package is in a folder of those that were installed: each has left a note there of what it is."""
+    module = sys.modules.get(package)
+    places = [*getattr(module, "__path__", ()), getattr(module, "__file__", None)]
+    return places[0] is not None and any(Path(places[0]).parent.glob("*.dist-info"))
 
 
 def attributes(value: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import contextvars
 import dataclasses
 import enum
 import functools
+import importlib
 import sys
 import types
 import weakref
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 import tape
-from tape.callables import reach
+from tape.callables import objects, reach
 
 
 class Plain:
@@ -692,3 +693,17 @@ def test_functions_of_other_compilers_may_be_named_in_a_step():
     normal = np.random.RandomState.normal
     step = tape.jit(lambda x: x * isinstance(normal, type(np.random.RandomState.rand)))
     assert float(step(tape.constant(2.0))) == 2.0
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_methods_of_packages_are_looked_through_where_no_installer_has_put_them(installed, tmp_path, monkeypatch):
+    """Installers leave a note beside each package, also in a folder of the user's choice (``pip install --target``)."""
+    name = f"package_{installed}".lower()
+    package = tmp_path / name
+    package.mkdir()
+    (package / "__init__.py").write_text("class Model:\n    def __call__(self, x):\n        return x\n")
+    if installed:
+        (tmp_path / f"{name}-1.0.dist-info").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    model = importlib.import_module(name).Model
+    assert [found for found, *_ in objects.methods(model)] == ([] if installed else ["__call__"])
