@@ -327,12 +327,22 @@ def _modules(place: dict[str, Any], names: Sequence[str]) -> list[types.ModuleTy
     return list(modules.values())
 
 
-@functools.lru_cache(maxsize=4096)
 def methods(kind: type) -> Sequence[tuple[str, bool, types.FunctionType]]:
     """Return the functions of the user's in a class: their names, whether they are called without being named, and themselves.
 
     Those are special methods, and any in a class that is derived from a library's, which knows their names.
     """
+    contents = [x for base in kind.__mro__ for x in vars(base).values()]
+    known = _METHODS.get(kind)
+    if known is None or len(known[0]) != len(contents) or not all(map(operator.is_, known[0], contents)):  # a method was put there
+        known = _METHODS[kind] = contents, _methods(kind)
+    return known[1]
+
+
+_METHODS: Bounded[type, tuple[list[Any], Sequence[tuple[str, bool, types.FunctionType]]]] = Bounded("methods of classes", 4096)
+
+
+def _methods(kind: type) -> Sequence[tuple[str, bool, types.FunctionType]]:
     foreign = any(_of_a_library(base.__module__) or _is_installed(base) for base in kind.__mro__ if base.__module__ not in _BARE)
     found = []
     for base in () if _of_a_library(kind.__module__) else kind.__mro__:

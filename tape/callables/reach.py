@@ -128,8 +128,7 @@ class Reach:
         if isinstance(value, types.FunctionType):
             self._names.update(all_names(value.__code__))
         kind = value if isinstance(value, type) else type(value)
-        if methods(kind):
-            self._kinds.setdefault(kind, (path, node))
+        self._kinds.setdefault(kind, (path, node))
         for place in writables(value):
             before = place.contents()
             self.holders.append(Stored(place, path, before, node))

@@ -707,3 +707,22 @@ def test_methods_of_packages_are_looked_through_where_no_installer_has_put_them(
     monkeypatch.syspath_prepend(tmp_path)
     model = importlib.import_module(name).Model
     assert [found for found, *_ in objects.methods(model)] == ([] if installed else ["__call__"])
+
+
+def test_a_method_that_a_class_got_since_another_step_met_it_is_looked_through():
+    state = types.SimpleNamespace(w=None)
+
+    class Model:
+        def loss(self, x):
+            return x
+
+    def scaled(_, x):
+        return x if state.w is None else x * state.w
+
+    model = Model()
+    assert float(tape.jit(lambda x: model.loss(x))(tape.constant(2.0))) == 2.0
+    Model.loss = scaled
+    step = tape.jit(lambda x: model.loss(x))
+    for w in (None, 3.0, 5.0):
+        state.w = None if w is None else tape.Variable(w)
+        assert float(step(tape.constant(2.0))) == (2.0 if w is None else 2 * w)
