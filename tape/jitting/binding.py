@@ -19,7 +19,7 @@ import numpy as np
 
 from tape import layout
 from tape.callables.captures import held
-from tape.callables.reach import Edge
+from tape.callables.reach import Edge, Path
 from tape.configuration import configuration
 from tape.errors import ExecutionError
 from tape.graph.kinds import Place, kind_of
@@ -29,10 +29,10 @@ from tape.graph.segment import Extra, Handle, extra_of, is_leaf
 from tape.graph.trie import RECORD
 from tape.hooking.handles import CHANGES as HOOKS
 from tape.jaxapi import Tracer, in_trace
-from tape.jitting.moves import Moves
 from tape.jitting.noted import noted
-from tape.jitting.outcome import ARRAY, GRADIENT, MADE, ONE, SAME, Made, Slot, Tree
+from tape.jitting.orders import Orders
 from tape.jitting.places import KeptArray
+from tape.jitting.results import ARRAY, FOUND, GRADIENT, MADE, ONE, SAME, Made, Slot, Tree
 from tape.jitting.tracing import TracedStep, hooks_of
 from tape.mirrored.detachment import detach
 from tape.ops.running import Waiting, fails_late
@@ -60,7 +60,8 @@ class Binding(layout.Bound):
         edges: Sequence[Edge],
         slots: Sequence[Slot],
         kept: Mapping[int, KeptArray],
-        moves: Moves,
+        orders: Orders,
+        found: Mapping[Path, object],
         donated: Sequence[int],
         met: Collection[int] = (),
         strangers: Collection[int] = (),
@@ -69,7 +70,7 @@ class Binding(layout.Bound):
         self.executable = run
         self._waits, self._late = there_are_several(), fails_late([step.jaxpr])
         self.unrepeatable = bool(step.jaxpr.effects) or bool(donated)
-        self.edges, self.slots, self.kept, self.moves = edges, slots, kept, moves
+        self.edges, self.slots, self.kept, self.orders, self.found = edges, slots, kept, orders, found
         self._edges: list[Any] = [(e.get, e.holder, e.key, e.content) for e in edges if e.get is not None]
         self._edges += [(Slot.holds, slot, None, slot.held) for slot in slots]
         self._edges += [(KeptArray.array, k, None, variables[i]._cell[0]) for i, k in kept.items()]
@@ -138,7 +139,7 @@ class Binding(layout.Bound):
             if outcome.made[n].grad >= 0 and outcome.made[n].grad not in wanted:
                 wanted.append(outcome.made[n].grad)
         self._needed = [(n, outcome.made[n]) for n in sorted({*wanted})]
-        kept = bool(slots or any(self.moves))
+        kept = bool(slots or self.orders)
         rare = any(m.name or m.grad >= 0 or m.retains for _, m in self._needed)
         self._rarely = bool(rare or self._accumulated or self._joined or self._renewed or kept)
         # What it returns, where that is new Variables only, each once: on what segment, in which place, and which result.
@@ -352,7 +353,7 @@ class Binding(layout.Bound):
             v._extra = own
         for slot in self.slots:
             slot.holder.place.put(slot.key, self._built(slot.content, variables, results))
-        self.moves.make()
+        self.orders.make()
 
     def _built(self, tree: Tree, variables: Sequence[Any], results: Sequence[Any]) -> object:
         leaves = [variables[x] if kind == MADE else self._leaf(kind, x, results) for kind, x in tree.leaves]
@@ -365,6 +366,8 @@ class Binding(layout.Bound):
             return self.sources[x]
         if kind == GRADIENT:
             return self.sources[x]._extra.grad
+        if kind == FOUND:
+            return self.found[x]
         return x.copy() if isinstance(x, _OF_ITS_CALLER) else x
 
 

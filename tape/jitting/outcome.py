@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import jax
 
@@ -23,9 +23,10 @@ from tape.graph.segment import NOTHING, Handle, LeafNode, Segment, WayBack, itse
 from tape.graph.trie import RECORD, State
 from tape.jaxapi import Tracer
 from tape.jitting.effects import Effects
-from tape.jitting.moves import Moves
-from tape.jitting.places import KeptArray, held, leaves_in, leaves_in_new
+from tape.jitting.orders import Orders
+from tape.jitting.places import held, leaves_in
 from tape.jitting.records import flatten
+from tape.jitting.results import ARRAY, FOUND, GRADIENT, MADE, ONE, PLAIN, SAME, Made, Slot, Tree, VariableChange
 from tape.ops.kernel import Op
 from tape.programs.program import look, run_pending
 from tape.recording import record
@@ -35,68 +36,7 @@ from tape.variables.conversion import as_array
 
 T = TypeVar("T")
 
-# What a leaf of a tree is: an array, a new Variable, one from outside, the gradient of one from outside, or any other object.
-ARRAY, MADE, SAME, GRADIENT, PLAIN = range(5)
-ONE = jax.tree.structure(0)  # of a tree that is one leaf
 _SHARED = Op("shared", lambda x: x)
-
-
-class Made(NamedTuple):
-    """A Variable that every call makes anew: which result is its value, and what it is.
-
-    ``live`` is its position among the results through which gradients flow, or -1; ``assigned`` says that its gradient is its seed, and
-    ``retains`` that sweeps leave it one.
-    """
-
-    result: int
-    place: Place
-    segment: Segment | None
-    live: int
-    name: str | None
-    grad: int
-    assigned: bool
-    retains: bool
-
-
-class Tree(NamedTuple):
-    """A tree of results: its structure, and what each leaf is (one of the kinds above, and a number or the object)."""
-
-    structure: Any
-    leaves: tuple[tuple[int, Any], ...]
-
-
-class VariableChange(NamedTuple):
-    """What becomes of a Variable from outside: a new value (a Made), another gradient (a Made, or -1 for none).
-
-    ``anew`` says that it became another Variable (``v[i] = y``), so that its gradient and hooks stay behind.
-    """
-
-    source: int
-    value: int | None
-    grad: int | None
-    assigned: bool
-    anew: bool
-
-
-class Slot(NamedTuple):
-    """A place (an attribute, an item) that holds new Variables or arrays afterwards; which of them it ``held`` is part of the program."""
-
-    holder: Stored
-    key: Any
-    content: Tree
-    held: str
-
-    def holds(self, _: object = None) -> str:
-        """Say what it holds now."""
-        return held(self.holder.place.at_key(self.key))
-
-
-def kept_in(slot: Slot) -> list[KeptArray]:
-    """Return the arrays that a place held which gets others: they are inputs of the program, as the values of Variables are."""
-    if all(kind != ARRAY for kind, _ in slot.content.leaves):
-        return []
-    leaves = leaves_in(slot.holder.before.get(slot.key))
-    return [KeptArray(slot.holder, slot.key, i) for i, x in enumerate(leaves) if isinstance(x, jax.Array)]
 
 
 class Outcome:
@@ -121,10 +61,12 @@ class Outcome:
                 self._check_plain(x, passed)
         for i, v in enumerate(effects.sources):
             self._change(i, v)
-        self.moves = Moves.made(effects._holders)
-        moved = {(id(m.holder), m.key) for m in self.moves.moves}
+        self.orders = Orders.made(effects._holders)
+        self._leads: dict[int, bool] = {}  # by id of what was there before
         for holder in effects._holders:
-            self._stored(holder, moved)
+            self._stored(holder)
+        trees = (self.returned, *[s.content for s in self.slots])
+        self.found = {path for tree in trees for kind, path in tree.leaves if kind == FOUND}  # the objects that it refers to
 
     def sweeping(self, sweep: Callable[[], T]) -> T:
         """Trace the sweep of what was returned, and note what backwards and hooks of the user's store meanwhile.
@@ -201,7 +143,7 @@ class Outcome:
         """Return what the step leaves where, to be compared with what another one does."""
         made = [(m.place.kind, m.segment is None, m.result, *m[3:]) for m in self.made]
         slots = [(s.holder.key, s.key, _told(s.content)) for s in self.slots]
-        return made, slots, self.changes, _told(self.returned), self.moves.told()
+        return made, slots, self.changes, _told(self.returned), self.orders.told()
 
     def drop_traced(self) -> None:
         """Forget what existed only in the trace."""
@@ -220,7 +162,10 @@ class Outcome:
 
     def _leaf(self, x: object) -> tuple[int, Any]:
         if not isinstance(x, Handle):
-            return (ARRAY, self.value(x)) if isinstance(x, jax.Array) else (PLAIN, x)
+            if isinstance(x, jax.Array):
+                return (ARRAY, self.value(x))
+            path = self._effects.met.get(id(x))
+            return (PLAIN, x) if path is None else (FOUND, path)
         v = itself(x)
         if id(v) in self._sources:
             return (SAME, self._sources[id(v)])
@@ -283,7 +228,25 @@ class Outcome:
             assigned = v._extra is not None and v._extra.assigned
             self.changes.append(VariableChange(i, value, grad, assigned, anew))
 
-    def _stored(self, holder: Stored, moved: Collection[tuple[int, Any]]) -> None:
+    def _counts(self, content: object, kinds: tuple[type, ...]) -> bool:
+        """Tell whether something that was stored has Variables or arrays of some ``kinds`` in it, or objects that lead to any."""
+        try:
+            leaves = flatten(content, self._effects.met)[0]
+        except Exception:  # noqa: BLE001 - classes of the user's may do anything
+            leaves = leaves_in(content)
+        return any(isinstance(x, kinds) or self._leads_to_state(x) for x in leaves)
+
+    def _leads_to_state(self, x: object) -> bool:
+        """Tell whether something that was there before has Variables or arrays behind it."""
+        if id(x) not in self._effects.met:
+            return False
+        if id(x) not in self._leads:
+            reached = Reach([x])
+            arrays = (isinstance(content, jax.Array) for h in reached.holders for content in h.before.values())
+            self._leads[id(x)] = bool(reached.variables) or any(arrays)
+        return self._leads[id(x)]
+
+    def _stored(self, holder: Stored) -> None:
         now = holder.place.contents()
         plain = dict(now)
         for key, content in now.items():
@@ -292,16 +255,13 @@ class Outcome:
                 continue
             grown = isinstance(holder.place.at, (list, deque)) and len(now) != len(holder.before)
             new = (Handle, Tracer if grown else jax.Array)  # arrays from before may be others at the next call, where others were
-            if (id(holder), key) not in moved and (
-                content is holder.before.get(key, MISSING) or not any(isinstance(x, new) for x in leaves_in_new(content, self._effects.met))
-            ):
+            same = content is holder.before.get(key, MISSING) or holder.node in self._effects.caches
+            if same or not self._counts(content, new):
                 continue
             if key in holder.before:
                 plain[key] = holder.before[key]
             else:
                 del plain[key]
-            if (id(holder), key) in moved:
-                continue
             if grown:
                 msg = (
                     f"jit: the function adds a Variable to {spelled(holder.path)}, a {type(holder.place.at).__name__} that outlives it, "
@@ -313,7 +273,8 @@ class Outcome:
 
 
 def _told(tree: Tree) -> tuple[Any, ...]:
-    return tree.structure, fingerprint(tree.leaves)
+    paths = [(i, x) for i, (kind, x) in enumerate(tree.leaves) if kind == FOUND]
+    return tree.structure, paths, fingerprint([(kind, None if kind == FOUND else x) for kind, x in tree.leaves])
 
 
 def _origins(segment: Segment, slot: int) -> tuple[bool, str | None, Collection[LeafNode]]:

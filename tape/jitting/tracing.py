@@ -24,9 +24,10 @@ from tape.jaxapi import ClosedJaxpr
 from tape.jitting import identities
 from tape.jitting.absence import without
 from tape.jitting.effects import Effects
-from tape.jitting.outcome import GRADIENT, SAME, Outcome, kept_in
+from tape.jitting.outcome import Outcome
 from tape.jitting.places import KeptArray, read_in, shared_in, stand_in
 from tape.jitting.relations import Relations
+from tape.jitting.results import GRADIENT, SAME, kept_in
 from tape.ops.kernel import Kernel
 from tape.ops.pullback import pullback
 from tape.programs.equations import ops_of, written
