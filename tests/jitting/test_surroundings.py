@@ -1,6 +1,7 @@
 """Steps of ``tape.jit`` meet Variables in containers and attributes that had none when they were traced."""
 
 import collections
+import sys
 import types
 
 import jax
@@ -88,6 +89,34 @@ class Filling:
         y = sum(v * 1 for v in self.table.values()) * x
         self.table["a"] = x * 1
         return y
+
+
+def test_what_a_step_with_arrays_in_places_costs_grows_as_their_number_does():
+    """Each of them was looked for in all of the tree that the place holds."""
+
+    def calls(count):
+        state = types.SimpleNamespace(p={f"l{i}": [jnp.ones(()), jnp.zeros(())] for i in range(count)})
+
+        @tape.jit
+        def step(x):
+            p = jax.tree.map(tape.Variable, state.p)
+            grads = tape.gradients(sum((w * x + b).sum() for w, b in p.values()), p)
+            state.p = jax.tree.map(lambda w, g: w - 0.1 * g.value, state.p, grads)
+
+        x = tape.constant(1.0)
+        for _ in range(3):
+            step(x)
+        called = []
+        sys.setprofile(lambda frame, event, _: called.append(frame) if event == "call" else None)
+        try:
+            step(x)
+        finally:
+            sys.setprofile(None)
+        assert step.cache_info().traces == 1
+        return len(called)
+
+    few, more, many = calls(2), calls(12), calls(42)
+    assert many - more <= 3.2 * (more - few)
 
 
 @pytest.mark.parametrize("way", ["remember", "list", "dict"])
