@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from tape.callables.objects import Writable
+from tape.callables.objects import MISSING, Writable
 from tape.callables.reach import Edge, Stored
 from tape.graph.segment import Handle
 from tape.jitting.records import flatten, leaves_of
@@ -136,6 +136,8 @@ def leaves_in_new(content: object, known: Collection[int]) -> list[Any]:
 
 
 def held(content: object) -> str:
-    """Say whether something holds Variables and arrays; equal answers are one object."""
+    """Say whether something holds Variables and arrays, or is nothing itself; equal answers are one object."""
+    if content is None or content is MISSING:
+        return "None" if content is None else "missing"
     kinds = {Handle if isinstance(x, Handle) else jax.Array for x in leaves_in(content) if isinstance(x, (Handle, jax.Array))}
     return ("neither", "arrays", "Variables", "both")[2 * (Handle in kinds) + (jax.Array in kinds)]

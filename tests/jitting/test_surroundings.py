@@ -91,6 +91,36 @@ class Filling:
         return y
 
 
+@pytest.mark.parametrize("order", [(0.5, None, None, 0.5, None), ("a", None, ()), (None, 0.5, None)])
+def test_nothing_stands_where_a_number_stood(order):
+    def outcomes(wrap):
+        state = Filling()
+        step = wrap(state.remember)
+        for last in order:
+            state.last = last
+            yield [step(tape.constant(x)).tolist() for x in (3.0, 5.0)]
+
+    assert list(outcomes(tape.jit)) == list(outcomes(lambda step: step))
+
+
+def test_an_attribute_is_gone_where_none_stood():
+    class Counted:
+        pass
+
+    def step(x):
+        y = x * (2 if hasattr(state, "last") else 3)
+        state.last = y
+        return y
+
+    state = Counted()
+    jitted = tape.jit(step)
+    for _ in range(3):
+        state.last = None
+        assert jitted(tape.constant(1.0)).item() == 2.0
+        del state.last
+        assert jitted(tape.constant(1.0)).item() == 3.0
+
+
 def test_what_a_step_with_arrays_in_places_costs_grows_as_their_number_does():
     """Each of them was looked for in all of the tree that the place holds."""
 
