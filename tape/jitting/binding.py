@@ -31,7 +31,7 @@ from tape.hooking.handles import CHANGES as HOOKS
 from tape.jaxapi import Tracer, in_trace
 from tape.jitting.noted import noted
 from tape.jitting.orders import Orders
-from tape.jitting.places import KeptArray
+from tape.jitting.places import KeptArray, edges_to
 from tape.jitting.results import ARRAY, FOUND, GRADIENT, MADE, ONE, SAME, Made, Slot, Tree
 from tape.jitting.tracing import TracedStep, hooks_of
 from tape.mirrored.detachment import detach
@@ -73,7 +73,7 @@ class Binding(layout.Bound):
         self.edges, self.slots, self.kept, self.orders, self.found = edges, slots, kept, orders, found
         self._edges: list[Any] = [(e.get, e.holder, e.key, e.content) for e in edges if e.get is not None]
         self._edges += [(Slot.holds, slot, None, slot.held) for slot in slots]
-        self._edges += [(KeptArray.array, k, None, variables[i]._cell[0]) for i, k in kept.items()]
+        self._edges += [(e.get, e.holder, e.key, e.content) for e in edges_to(kept.values(), [variables[i]._cell[0] for i in kept])]
         outcome = step.outcome
         changed = {c.source for c in outcome.changes}
         same = {n for tree in (outcome.returned, *[s.content for s in slots]) for kind, n in tree.leaves if kind in (SAME, GRADIENT)}

@@ -22,7 +22,7 @@ from tape.jitting import identities
 from tape.jitting.arguments import Call, aval_of
 from tape.jitting.binding import Binding
 from tape.jitting.orders import Orders
-from tape.jitting.places import KeptArray
+from tape.jitting.places import KeptArray, arrays_in, edges_to
 from tape.jitting.results import Slot
 from tape.jitting.surroundings import surroundings
 from tape.jitting.tracing import TracedStep
@@ -129,7 +129,7 @@ class CompiledStep:
         if nodes is None:
             return None
         read = [(k._replace(holder=holders[k.holder.key]), x) for k, x in step.read if k.holder.key in holders]
-        if len(read) < len(step.read) or any(k.array() is not x for k, x in read):
+        if len(read) < len(step.read) or any(x is not y for x, (_, y) in zip(arrays_in([k for k, _ in read]), read, strict=True)):
             return None
         matter = [variables[i] for i in step.relevant if i not in kept]
         inputs = [*kept.values(), *[k for k, _ in read]]
@@ -152,7 +152,8 @@ class CompiledStep:
                 return None
             self.around.append(seen)
             del self.around[:-_AROUND_LIMIT]
-        edges = [*way, *self.globals, *reached.modes, *[_edge_to(k, x) for k, x in read], *around.values(), *orders.edges(), *finding[1]]
+        parts = edges_to([k for k, _ in read], [x for _, x in read])
+        edges = [*way, *self.globals, *reached.modes, *parts, *around.values(), *orders.edges(), *finding[1]]
         pinned = {i for i, place in enumerate(where) if place}.union(i for i in self.paths if i < self.given)
         strangers: set[int] = set() if self.positions is None else identities.met(reached) - {id(given[i]) for i in pinned}
         found = {path: reached.nodes[node] for path, node in nodes.items()}
@@ -197,8 +198,8 @@ class CompiledStep:
         strangers: set[int],
     ) -> Binding | None:
         step = self.step
-        for i, k in kept.items():
-            if (array := k.array()) is None:
+        for i, array in zip(kept, arrays_in(kept.values()), strict=True):
+            if array is None:
                 return None
             variables[i] = record.constant(array)
         count = len({*step.relevant, *range(given)})
@@ -215,16 +216,9 @@ def replaced(others: Sequence[CompiledStep], reached: Reach) -> list[KeptArray]:
     holders = {h.key: h for h in reached.holders}
     places = [(k, x) for other in others for k, x in (*other.step.read, *[(k, None) for k in other.step.kept.values()])]
     there = [(k._replace(holder=holders[k.holder.key]), x) for k, x in places if k.holder.key in holders]
-    found = {k.place: k for k, x in there if (now := k.array()) is not None and now is not x}
+    now = arrays_in([k for k, _ in there])
+    found = {k.place: k for (k, x), y in zip(there, now, strict=True) if y is not None and y is not x}
     return list(found.values())
-
-
-def _edge_to(kept: KeptArray, array: jax.Array) -> Edge:
-    """Return by what it is seen whether a place still holds an array."""
-    place = kept.holder.place
-    if place.at_key(kept.key) is not array:  # but what is in it
-        return Edge(KeptArray.array, kept, None, (), -1, array)
-    return Edge(place.get, place.at, kept.key, (), -1, array)
 
 
 def _donated(step: TracedStep, call: Call, options: dict[str, Any]) -> tuple[int, ...]:

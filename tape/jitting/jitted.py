@@ -141,7 +141,7 @@ class Jitted(Generic[P, R]):
         hooks = None if LOCAL.scope.observer is None else LOCAL.scope.observer.key
         key = (signature(call), _circumstances(), hooks)
         entries = self._entries.setdefault(key, [])
-        for entry in entries:
+        for entry in reversed(entries):
             for binding in entry.bindings:
                 if binding.suits(variables):
                     return binding, False
@@ -160,6 +160,8 @@ class Jitted(Generic[P, R]):
             self._forget()
         else:
             entry, bound = known
+            entries.remove(entry)
+            entries.append(entry)  # the latest is the last one
         for each in entries:  # what a step has replaced is not to live as long as the bindings that read it
             each.bindings = [b for b in each.bindings if b.in_place()]
         entry.bindings.insert(0, bound)
@@ -184,7 +186,7 @@ class Jitted(Generic[P, R]):
         return entry.known_as(others, call.variables, reached)
 
     def _forget(self) -> None:
-        """Keep the number of steps bounded: the ones traced first go."""
+        """Keep the number of steps bounded: the ones used least lately go."""
         while sum(map(len, self._entries.values())) > _STEPS_LIMIT:
             key = next(iter(self._entries))
             self._entries[key].pop(0)
@@ -282,8 +284,8 @@ class _Bound(dict[Any, Any]):
 
 
 def _first(entries: Sequence[CompiledStep], bind: Callable[[CompiledStep], Binding | None]) -> tuple[CompiledStep, Binding] | None:
-    """Return the first step that can be bound, and how it is."""
-    for entry in entries:
+    """Return the step used last of those that can be bound, and how it is."""
+    for entry in reversed(entries):
         bound = bind(entry)
         if bound is not None:
             return entry, bound

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 
-from tape.callables.reach import Stored
+from tape.callables.objects import MISSING, Writable
+from tape.callables.reach import Edge, Stored
 from tape.graph.segment import Handle
-from tape.jitting.records import flatten
+from tape.jitting.records import flatten, leaves_of
 
 
 class KeptArray(NamedTuple):
@@ -24,14 +25,50 @@ class KeptArray(NamedTuple):
         """What tells it from others."""
         return id(self.holder.place.at), self.key, self.leaf
 
-    def array(self, _: object = None) -> jax.Array | None:
-        """Return what it is now; None where there is no array any more."""
-        content = self.holder.place.at_key(self.key)
-        if isinstance(content, jax.Array):
-            return None if self.leaf else content
-        leaves = leaves_if_any(content)
-        leaf = leaves[self.leaf] if self.leaf < len(leaves) else None
-        return leaf if isinstance(leaf, jax.Array) else None
+
+class Filled(NamedTuple):
+    """The arrays that are in one place, by the numbers of their leaves."""
+
+    place: Writable
+    key: Any
+    arrays: Mapping[int, jax.Array]
+
+    def holds(self, _: object = None) -> bool:
+        """Tell whether they are all there still."""
+        leaves = _arrays_at(self.place, self.key)
+        return all(n < len(leaves) and leaves[n] is x for n, x in self.arrays.items())
+
+
+def arrays_in(kept: Iterable[KeptArray]) -> list[jax.Array | None]:
+    """Return what each of them is now, None where there is no array any more; what is in one place is taken apart once."""
+    leaves: dict[tuple[int, Any], Sequence[Any]] = {}
+    found = []
+    for holder, key, n in kept:
+        place = holder.place
+        there = leaves.get((id(place.at), key))
+        if there is None:
+            there = leaves[id(place.at), key] = _arrays_at(place, key)
+        found.append(there[n] if n < len(there) and isinstance(there[n], jax.Array) else None)
+    return found
+
+
+def _arrays_at(place: Writable, key: object) -> Sequence[Any]:
+    content = place.at_key(key)
+    return (content,) if isinstance(content, jax.Array) else leaves_if_any(content)
+
+
+def edges_to(kept: Iterable[KeptArray], arrays: Iterable[jax.Array]) -> list[Edge]:
+    """Return by what it is seen whether places still hold these arrays: one edge for each place."""
+    found: dict[tuple[int, Any], tuple[Writable, dict[int, jax.Array]]] = {}
+    for k, x in zip(kept, arrays, strict=True):
+        found.setdefault((id(k.holder.place.at), k.key), (k.holder.place, {}))[1][k.leaf] = x
+    edges = []
+    for (_, key), (place, there) in found.items():
+        if place.at_key(key) is there.get(0):
+            edges.append(Edge(place.get, place.at, key, (), -1, there[0]))
+        else:
+            edges.append(Edge(Filled.holds, Filled(place, key, there), None, (), -1, True))
+    return edges
 
 
 def read_in(holders: Iterable[Stored], arrays: Iterable[object]) -> list[tuple[KeptArray, jax.Array]]:
@@ -61,20 +98,23 @@ def shared_in(holders: Iterable[Stored], known: Collection[object]) -> list[Kept
 _FEW = 32  # more of them are data, rather than state
 
 
-def stand_in(kept: KeptArray, traced: Any) -> object:
-    """Have a place hold a traced array; when the trace ends, it holds again what it did.  Return what it holds now."""
-    structure: Any
-    place = kept.holder.place
-    leaves, structure = flatten(place.at_key(kept.key))
-    place.put(kept.key, structure.unflatten([traced if i == kept.leaf else x for i, x in enumerate(leaves)]))
-    return place.at_key(kept.key)
+def stand_in(kept: Iterable[KeptArray], traced: Iterable[Any]) -> dict[tuple[int, Any], object]:
+    """Have places hold traced arrays, and return what each (a container and a key) holds now; when the trace ends, it is as it was."""
+    there: dict[tuple[int, Any], tuple[Writable, list[Any], Any]] = {}
+    for (holder, key, n), x in zip(kept, traced, strict=True):
+        if (id(holder.place.at), key) not in there:
+            there[id(holder.place.at), key] = holder.place, *flatten(holder.place.at_key(key))
+        there[id(holder.place.at), key][1][n] = x
+    for (_, key), (place, leaves, structure) in there.items():
+        place.put(key, structure.unflatten(leaves))
+    return {(at, key): place.at_key(key) for (at, key), (place, *_) in there.items()}
 
 
 def leaves_in(content: object) -> list[Any]:
     """Return the leaves of what is one of the kinds that hold Variables and arrays; none of anything else."""
     if not isinstance(content, (Handle, jax.Array, list, tuple, dict)):
         return []
-    return flatten(content)[0]
+    return leaves_of(content)
 
 
 def leaves_if_any(content: object) -> list[Any]:
@@ -86,6 +126,8 @@ def leaves_if_any(content: object) -> list[Any]:
 
 
 def held(content: object) -> str:
-    """Say whether something holds Variables and arrays; equal answers are one object."""
+    """Say whether something holds Variables and arrays, or is nothing itself; equal answers are one object."""
+    if content is None or content is MISSING:
+        return "None" if content is None else "missing"
     kinds = {Handle if isinstance(x, Handle) else jax.Array for x in leaves_in(content) if isinstance(x, (Handle, jax.Array))}
     return ("neither", "arrays", "Variables", "both")[2 * (Handle in kinds) + (jax.Array in kinds)]

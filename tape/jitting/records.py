@@ -68,6 +68,19 @@ def flatten(tree: object, known: Collection[int] | None = None) -> tuple[list[An
     return jax.tree.flatten(_as_tree(tree, known, ()), is_leaf=_leaf(known, _is_leaf))
 
 
+def leaves_of(tree: Any) -> list[Any]:
+    """Return the leaves of :func:`flatten`: without JAX where containers are Python's own, for a tenth of the time."""
+    if isinstance(tree, (jax.Array, Handle)):
+        return [tree]
+    kind = type(tree)
+    contents: Any = None
+    if kind in (list, tuple):
+        contents = tree
+    elif kind in _DICTS and not any(isinstance(k, Handle) for k in tree):  # in their own order
+        contents = tree.values()
+    return flatten(tree)[0] if contents is None else [leaf for x in contents for leaf in leaves_of(x)]
+
+
 def in_order_of(given: Any, tree: Any) -> Any:
     """Return a tree with its dicts in the order of those in another one, which has the same structure for JAX."""
     if type(given) in _DICTS:

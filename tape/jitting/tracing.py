@@ -25,7 +25,7 @@ from tape.jitting import identities
 from tape.jitting.absence import without
 from tape.jitting.effects import Effects
 from tape.jitting.outcome import Outcome
-from tape.jitting.places import KeptArray, read_in, shared_in, stand_in
+from tape.jitting.places import KeptArray, arrays_in, read_in, shared_in, stand_in
 from tape.jitting.relations import Relations
 from tape.jitting.results import GRADIENT, SAME, kept_in
 from tape.ops.kernel import Kernel
@@ -183,7 +183,7 @@ def trace_step(
     kept: list[KeptArray] = [*replaced, *shared]
     for attempt in range(_ATTEMPTS):
         _unshare(sources)
-        effects = Effects([*sources, *[record.constant(k.array()) for k in kept]], reached)
+        effects = Effects([*sources, *map(record.constant, arrays_in(kept))], reached)
         effects.asked.update(dict.fromkeys(met, False))
         try:
             traced = _trace(effects, call, avals, kept, passed)
@@ -245,8 +245,8 @@ def _trace(
         nonlocal outcome, pull
         with effects, effects.tracing():
             effects.begin(arrays[len(avals) :])
-            for k, source in zip(kept, effects.sources[len(effects.sources) - len(kept) :], strict=True):
-                effects.stood[id(k.holder.place.at), k.key] = stand_in(k, effects.read(source)._cell[0])
+            stand_ins = [effects.read(source)._cell[0] for source in effects.sources[len(effects.sources) - len(kept) :]]
+            effects.stood.update(stand_in(kept, stand_ins))
             outcome = Outcome(effects, call(arrays[: len(avals)]), passed)
             results = list(outcome.values)
             if outcome.live:

@@ -1,6 +1,7 @@
 """Steps of ``tape.jit`` meet Variables in containers and attributes that had none when they were traced."""
 
 import collections
+import sys
 import types
 
 import jax
@@ -88,6 +89,64 @@ class Filling:
         y = sum(v * 1 for v in self.table.values()) * x
         self.table["a"] = x * 1
         return y
+
+
+@pytest.mark.parametrize("order", [(0.5, None, None, 0.5, None), ("a", None, ()), (None, 0.5, None)])
+def test_nothing_stands_where_a_number_stood(order):
+    def outcomes(wrap):
+        state = Filling()
+        step = wrap(state.remember)
+        for last in order:
+            state.last = last
+            yield [step(tape.constant(x)).tolist() for x in (3.0, 5.0)]
+
+    assert list(outcomes(tape.jit)) == list(outcomes(lambda step: step))
+
+
+def test_an_attribute_is_gone_where_none_stood():
+    class Counted:
+        pass
+
+    def step(x):
+        y = x * (2 if hasattr(state, "last") else 3)
+        state.last = y
+        return y
+
+    state = Counted()
+    jitted = tape.jit(step)
+    for _ in range(3):
+        state.last = None
+        assert jitted(tape.constant(1.0)).item() == 2.0
+        del state.last
+        assert jitted(tape.constant(1.0)).item() == 3.0
+
+
+def test_what_a_step_with_arrays_in_places_costs_grows_as_their_number_does():
+    """Each of them was looked for in all of the tree that the place holds."""
+
+    def calls(count):
+        state = types.SimpleNamespace(p={f"l{i}": [jnp.ones(()), jnp.zeros(())] for i in range(count)})
+
+        @tape.jit
+        def step(x):
+            p = jax.tree.map(tape.Variable, state.p)
+            grads = tape.gradients(sum((w * x + b).sum() for w, b in p.values()), p)
+            state.p = jax.tree.map(lambda w, g: w - 0.1 * g.value, state.p, grads)
+
+        x = tape.constant(1.0)
+        for _ in range(3):
+            step(x)
+        called = []
+        sys.setprofile(lambda frame, event, _: called.append(frame) if event == "call" else None)
+        try:
+            step(x)
+        finally:
+            sys.setprofile(None)
+        assert step.cache_info().traces == 1
+        return len(called)
+
+    few, more, many = calls(2), calls(12), calls(42)
+    assert many - more <= 3.2 * (more - few)
 
 
 @pytest.mark.parametrize("way", ["remember", "list", "dict"])
