@@ -21,7 +21,8 @@ class Made(NamedTuple):
     """A Variable that every call makes anew: which result is its value, and what it is.
 
     ``live`` is its position among the results through which gradients flow, or -1; ``assigned`` says that its gradient is its seed, and
-    ``retains`` that sweeps leave it one.
+    ``retains`` that sweeps leave it one.  ``of`` is what it is another handle of, as a leaf of a tree: one that was made before, one from
+    outside, or the gradient of one from outside.
     """
 
     result: int
@@ -32,6 +33,7 @@ class Made(NamedTuple):
     grad: int
     assigned: bool
     retains: bool
+    of: tuple[int, int] | None
 
 
 class Tree(NamedTuple):

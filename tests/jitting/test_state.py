@@ -1,5 +1,6 @@
 """What a step does to the Python around it, it does at each call as the bare function would: a script runs with both, and tells the same."""
 
+import copy
 import types
 
 import pytest
@@ -150,3 +151,102 @@ def test_what_a_lifted_function_keeps_is_no_part_of_a_step():
     step = tape.jit(lambda x: inner(x) + 1)
     assert [step(tape.constant([x, x])).value.tolist() for x in (1.0, 2.0, 3.0)] == [[3.0, 4.0], [5.0, 7.0], [7.0, 10.0]]
     assert step.cache_info().traces == 1
+
+
+def _a_result(v, w, x):
+    y = v.grad = w * x
+    return y
+
+
+def _a_result_of_two(v, w, x):
+    y = v.grad = w.grad = w * v * x
+    return y
+
+
+def _a_captured_one(v, w, x):
+    v.grad = w
+    return x * w
+
+
+def _a_captured_one_that_is_assigned_to(v, w, x):
+    v.grad = w
+    w.value = w.value + 1
+    return x * w
+
+
+def _an_argument(v, w, x):
+    v.grad = x
+    return x * w
+
+
+def _another_gradient(v, w, x):
+    (w**3 * x).backward(create_graph=True)
+    v.grad = w.grad
+    w.grad = None
+    return w * x
+
+
+def _that_of_a_result(v, w, x):
+    y, z = w * x, v * x
+    y.grad = z
+    return y, z
+
+
+def _a_leaf_made_inside(v, w, x):
+    y = v.grad = tape.Variable(3.0)
+    return y, w * x
+
+
+def _a_copy(v, w, x):
+    y = w * x
+    return y, copy.copy(y)
+
+
+GRADIENTS = (
+    _a_result,
+    _a_result_of_two,
+    _a_captured_one,
+    _a_captured_one_that_is_assigned_to,
+    _an_argument,
+    _another_gradient,
+    _that_of_a_result,
+    _a_leaf_made_inside,
+    _a_copy,
+)
+
+
+@pytest.mark.parametrize("function", GRADIENTS)
+def test_what_a_step_assigns_to_a_gradient_is_where_it_is_in_the_graph(function):
+    def script(wrap, calls):
+        v, w = tape.Variable(2.0), tape.Variable(5.0)
+        step = wrap(lambda x: function(v, w, x))
+        for i in range(calls):
+            x = tape.Variable(i + 1.0)
+            results = step(x)
+            y, z = results if isinstance(results, tuple) else (results, None)
+            met = [m for m in (y, y.grad, v.grad, w.grad, z) if m is not None]
+            yield met
+            for root in met[:4]:  # but for what was computed of another result inside: that cannot be seen
+                yield tape.gradients(root, [m for m in (*met[:4], v, w, x) if m is not root], unconnected="none", retain_graph=True)
+            v.grad = w.grad = None
+
+    _same_for(lambda *args: list(script(*args)))
+
+
+def test_a_sweep_that_would_go_to_a_leaf_made_inside_says_so():
+    w, kept = tape.Variable(2.0), types.SimpleNamespace(leaf=None)
+
+    def function(x):
+        if kept.leaf is None:
+            kept.leaf = tape.Variable(3.0)
+        return w * x * kept.leaf, w * x
+
+    step = tape.jit(function)
+    y, z = step(tape.constant(1.0))
+    with pytest.raises(tape.errors.LostGradientError, match="leaf that was made in it and outlives it"):
+        y.backward()
+    z.backward()
+    assert w.grad.item() == 1
+    y, _ = step(tape.constant(1.0))
+    y.backward()
+    assert (w.grad.item(), kept.leaf.grad.item()) == (4, 2)
