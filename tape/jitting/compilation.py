@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -24,6 +24,7 @@ from tape.jitting.binding import Binding
 from tape.jitting.moves import Moves
 from tape.jitting.outcome import Slot
 from tape.jitting.places import KeptArray, arrays_in, edges_to
+from tape.jitting.renewal import emptied, renewed
 from tape.jitting.surroundings import surroundings
 from tape.jitting.tracing import TracedStep
 from tape.programs import buffers
@@ -149,11 +150,22 @@ class CompiledStep:
                 return None
             self.around.append(seen)
             del self.around[:-_AROUND_LIMIT]
-        parts = edges_to([k for k, _ in read], [x for _, x in read])
+        parts = [Edge(get, at, key, (), -1, x) for get, at, key, x in edges_to([k for k, _ in read], [x for _, x in read])]
         edges = [*way, *self.globals, *reached.modes, *parts, *around.values(), *moves.edges(), *finding[1]]
         pinned = {i for i, place in enumerate(where) if place}.union(i for i in self.paths if i < self.given)
         strangers: set[int] = set() if self.positions is None else identities.met(reached) - {id(given[i]) for i in pinned}
         return self._bound(variables, len(given), edges, slots, kept, moves, pinned, strangers)
+
+    def suiting(self, given: Sequence[Handle], steps: Collection[Sequence[CompiledStep]]) -> Binding | None:
+        """Return a binding with which the step can run, be it with other arrays in places, of which no other of the steps holds any."""
+        for binding in self.bindings:
+            if binding.suits(given):
+                return binding
+            if renewed(binding, given):
+                if len(self.bindings) > 1 or len(steps) > 1 or len(next(iter(steps))) > 1:
+                    forget_replaced(steps)
+                return binding
+        return None
 
     def moved(self, given: Sequence[Handle]) -> Binding | None:
         """Bind the step anew where only Variables and arrays in places are others than at the latest call: quicker than looking for all."""
@@ -204,6 +216,12 @@ class CompiledStep:
             return None
         binding = Binding(step, self.run, variables, given, edges, slots, kept, moves, self.donated, pinned, strangers)
         return binding if binding.fits(variables[:given]) else None
+
+
+def forget_replaced(steps: Iterable[Sequence[CompiledStep]]) -> None:
+    """Let go of what has been replaced: that is not to live as long as the bindings that read it."""
+    for step in [s for alike in steps for s in alike]:
+        step.bindings = [b for b in step.bindings if b.in_place() or emptied(b)]
 
 
 def replaced(others: Sequence[CompiledStep], reached: Reach) -> list[KeptArray]:

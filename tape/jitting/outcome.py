@@ -24,7 +24,7 @@ from tape.graph.trie import RECORD, State
 from tape.jaxapi import Tracer
 from tape.jitting.effects import Effects
 from tape.jitting.moves import Moves
-from tape.jitting.places import KeptArray, held, leaves_in, leaves_in_new
+from tape.jitting.places import KeptArray, held, leaves_in_new, taken_apart_if_any
 from tape.jitting.records import flatten
 from tape.ops.kernel import Op
 from tape.programs.program import look, run_pending
@@ -95,8 +95,8 @@ def kept_in(slot: Slot) -> list[KeptArray]:
     """Return the arrays that a place held which gets others: they are inputs of the program, as the values of Variables are."""
     if all(kind != ARRAY for kind, _ in slot.content.leaves):
         return []
-    leaves = leaves_in(slot.holder.before.get(slot.key))
-    return [KeptArray(slot.holder, slot.key, i) for i, x in enumerate(leaves) if isinstance(x, jax.Array)]
+    leaves, form = taken_apart_if_any(slot.holder.before.get(slot.key))
+    return [KeptArray(slot.holder, slot.key, i, form) for i, x in enumerate(leaves) if isinstance(x, jax.Array)]
 
 
 class Outcome:

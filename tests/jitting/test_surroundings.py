@@ -1,8 +1,10 @@
 """Steps of ``tape.jit`` meet Variables in containers and attributes that had none when they were traced."""
 
 import collections
+import gc
 import sys
 import types
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -125,7 +127,7 @@ def test_what_a_step_with_arrays_in_places_costs_grows_as_their_number_does():
     """Each of them was looked for in all of the tree that the place holds."""
 
     def calls(count):
-        state = types.SimpleNamespace(p={f"l{i}": [jnp.ones(()), jnp.zeros(())] for i in range(count)})
+        state = types.SimpleNamespace(p={f"l{i:02}": [jnp.ones(()), jnp.zeros(())] for i in range(count)})
 
         @tape.jit
         def step(x):
@@ -147,6 +149,29 @@ def test_what_a_step_with_arrays_in_places_costs_grows_as_their_number_does():
 
     few, more, many = calls(2), calls(12), calls(42)
     assert many - more <= 3.2 * (more - few)
+
+
+def test_arrays_that_a_step_replaces_are_known_by_their_keys():
+    """A checkpoint brings them in another order, or with others beside them."""
+
+    def outcomes(wrap):
+        state = types.SimpleNamespace(p={"a": jnp.float32(2.0), "b": [jnp.float32(3.0), jnp.float32(1.0)]})
+
+        def step(x):
+            a, (b, c) = state.p["a"], state.p["b"]
+            state.p = {k: a + 1 if k == "a" else [b + 2, c] if k == "b" else p for k, p in state.p.items()}
+            return a * 100 + b * 10 + c + x
+
+        step = wrap(step)
+        yield from [step(tape.constant(0.0)).item() for _ in range(3)]
+        for new in ({"A": jnp.float32(7.0), **state.p}, dict([*state.p.items()][::-1]), {**state.p, "c": jnp.float32(8.0)}):
+            state.p = new
+            yield from [step(tape.constant(0.0)).item() for _ in range(2)]
+            yield list(state.p)
+        state.p["b"].reverse()
+        yield from [step(tape.constant(0.0)).item() for _ in range(2)]
+
+    assert list(outcomes(tape.jit)) == list(outcomes(lambda step: step))
 
 
 @pytest.mark.parametrize("way", ["remember", "list", "dict"])
