@@ -228,7 +228,7 @@ def in_slot(value: Any, name: str) -> object:
 def writables(value: Any) -> Iterator[Writable]:
     """Yield what can be written to of a function, container or object."""
     if isinstance(value, types.FunctionType):
-        if not _of_a_library(value.__globals__.get("__name__")):  # what it closes over may still be the user's
+        if not is_of_a_library(value):  # what it closes over may still be the user's
             names = all_names(value.__code__)
             yield Writable(value.__globals__, "{}", names)
             for module in _modules(value.__globals__, names):
@@ -299,6 +299,11 @@ def _is_plain_object(value: object) -> bool:
     """Tell whether a value is an object whose attributes may hold Variables."""
     kind: Any = type(value)
     return (hasattr(value, "__dict__") or bool(_slots(kind))) and not isinstance(value, type) and not _of_a_library(kind.__module__)
+
+
+def is_of_a_library(function: types.FunctionType) -> bool:
+    """Tell whether a function is one of JAX's, NumPy's or the tape's own."""
+    return _of_a_library(function.__globals__.get("__name__"))
 
 
 def _of_a_library(module: str | None) -> bool:

@@ -11,17 +11,18 @@ import operator
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from tape.callables.objects import Writable, all_names, methods, parts, steps_to, writables
+from tape.callables.objects import Writable, all_names, is_of_a_library, methods, parts, steps_to, writables
 from tape.graph.segment import Handle, itself
 
 _LIMIT = 300_000  # objects looked through, which takes some seconds
 _KEYED = (dict, set, frozenset)
+_CONTAINERS = (*_KEYED, list, tuple, deque)
 _SKIPPED = (types.ModuleType, str, bytes, int, float, type(None), np.generic, jax.Array)
 
 
@@ -169,6 +170,20 @@ class Reach:
     def path(self, node: int) -> Path:
         """Return the path by which a node was found first."""
         return self._incoming[node][0].path
+
+    def caches(self) -> set[int]:
+        """Return the nodes of libraries' functions, and of containers that only these have: what they keep is nobody's state."""
+        found: set[int] = set()
+        for node, x in enumerate(self.nodes):
+            kept = self._incoming[node][0].source in found and isinstance(x, _CONTAINERS)
+            if kept or (isinstance(x, types.FunctionType) and is_of_a_library(x)):
+                found.add(node)
+        return found
+
+    def nodes_at(self, paths: Collection[Path]) -> dict[Path, int] | None:
+        """Return the nodes that were found first by some paths, by those; None where there is none."""
+        found = {self.path(n): n for n in range(len(self.nodes))} if paths else {}
+        return {path: found[path] for path in paths} if found.keys() >= {*paths} else None
 
     def by_path(self) -> dict[Path, Any]:
         """Return the Variables by every path to them."""

@@ -8,33 +8,31 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import starmap
 from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from tape import layout
 from tape.callables.captures import held
-from tape.callables.reach import Edge
+from tape.callables.reach import Edge, Path
 from tape.configuration import configuration
 from tape.errors import ExecutionError
 from tape.graph.kinds import Place, kind_of
 from tape.graph.meters import METERS, measured
 from tape.graph.scope import LOCAL, in_scope
-from tape.graph.segment import Extra, Handle, extra_of, is_leaf
+from tape.graph.segment import Handle, extra_of, is_leaf
 from tape.graph.trie import RECORD
 from tape.hooking.handles import CHANGES as HOOKS
 from tape.jaxapi import Tracer, in_trace
-from tape.jitting.moves import Moves
+from tape.jitting.delivery import Delivery
 from tape.jitting.noted import noted
-from tape.jitting.outcome import ARRAY, GRADIENT, MADE, ONE, SAME, Made, Slot, Tree
+from tape.jitting.orders import Orders
 from tape.jitting.places import KeptArray, edges_to
+from tape.jitting.results import Slot
 from tape.jitting.tracing import TracedStep, hooks_of
-from tape.mirrored.detachment import detach
 from tape.ops.running import Waiting, fails_late
 from tape.programs.devices import settled, there_are_several
 from tape.programs.program import look, run_pending
@@ -48,7 +46,7 @@ class TracedError(Exception):
     """JAX is tracing what calls the step, and has taken the call for a part of that; nothing was changed."""
 
 
-class Binding(layout.Bound):
+class Binding(Delivery):
     """A step, bound to Variables; what the recorder in C reads of it, which runs it again where it can, stands in :mod:`tape.layout`."""
 
     def __init__(
@@ -60,7 +58,8 @@ class Binding(layout.Bound):
         edges: Sequence[Edge],
         slots: Sequence[Slot],
         kept: Mapping[int, KeptArray],
-        moves: Moves,
+        orders: Orders,
+        found: Mapping[Path, object],
         donated: Sequence[int],
         met: Collection[int] = (),
         strangers: Collection[int] = (),
@@ -69,7 +68,7 @@ class Binding(layout.Bound):
         self.executable = run
         self._waits, self._late = there_are_several(), fails_late([step.jaxpr])
         self.unrepeatable = bool(step.jaxpr.effects) or bool(donated)
-        self.edges, self.slots, self.kept, self.moves = edges, slots, kept, moves
+        self.edges, self.slots, self.kept, self.orders, self.found = edges, slots, kept, orders, found
         self._edges: list[Any] = [*edges_to(kept.values(), [variables[i]._cell[0] for i in kept])]
         self.renewable = len(self._edges)  # so many, the first ones, see whether arrays are others, which :mod:`renewal` takes then
         self._edges += [(e.get, e.holder, e.key, e.content) for e in edges if e.get is not None]
@@ -77,12 +76,11 @@ class Binding(layout.Bound):
         self._edges += [(Slot.holds, slot, None, slot.held) for slot in slots if (id(slot.holder.place.at), slot.key) not in seen]
         outcome = step.outcome
         changed = {c.source for c in outcome.changes}
-        same = {n for tree in (outcome.returned, *[s.content for s in slots]) for kind, n in tree.leaves if kind in (SAME, GRADIENT)}
         self.met, self.strangers = {i for i in met if i < given}, {*strangers}
         # Arguments that are only read may be others at every call, but for those that the function may have met by itself as well.
         self._read = [i for i in step.values if i < given]
         self._swept = [i for i in self._read if any(i in swept and {*ends} != {i} for swept, ends in step.relations.aims)]
-        pinned = self.met.union(i for i in step.relevant if i < given and i in {*changed, *same, *step.looked})
+        pinned = self.met.union(i for i in step.relevant if i < given and i in {*changed, *outcome.referred, *step.looked})
         self._pinned = [(i, variables[i]) for i in sorted(pinned)]
         self.sources: list[Any] = [v if i >= given or i in pinned else None for i, v in enumerate(variables)]
         matter = [i for i in step.relevant if i >= given or i in pinned]
@@ -108,50 +106,6 @@ class Binding(layout.Bound):
         self._donor_extras = [extra_of(self.sources[step.grads[i - last]]) for i in self._donated if i >= last]
         self._plan_delivery(step, slots)
         self._plainly = step.kernel is None and not (self._waits or self._late)
-
-    def _plan_delivery(self, step: TracedStep, slots: Sequence[Slot]) -> None:
-        """Say where the results go."""
-        outcome = self._outcome = step.outcome
-        self._written: list[tuple[Any, Any, Place, int]] = []  # Variables, what they become, and which result they get
-        self._joined: list[tuple[Any, int]] = []  # those that become one through which gradients flow
-        self._renewed: list[tuple[Any, int | None, bool]] = []  # those that become others, and their gradients
-        self._cleared: list[Extra] = []
-        self._accumulated: list[tuple[Extra, int, bool]] = []
-        for change in outcome.changes:
-            v = self.sources[change.source]
-            if change.value is not None:
-                new = outcome.made[change.value]
-                if new.live < 0:
-                    self._written.append((v, new.segment, new.place, new.result))
-                else:
-                    self._joined.append((v, change.value))
-                if change.anew:
-                    self._renewed.append((v, change.grad, change.assigned))
-            if change.anew and change.value is not None:
-                continue
-            if change.grad is not None and change.grad < 0:
-                self._cleared.append(extra_of(v))
-            elif change.grad is not None:
-                self._accumulated.append((extra_of(v), change.grad, change.assigned))
-        trees = [outcome.returned, *[s.content for s in slots]]
-        wanted = [n for tree in trees for kind, n in tree.leaves if kind == MADE]
-        wanted += [n for _, n in self._joined]
-        wanted += [change.grad for change in outcome.changes if change.grad is not None and change.grad >= 0]
-        for n in wanted:
-            if outcome.made[n].grad >= 0 and outcome.made[n].grad not in wanted:
-                wanted.append(outcome.made[n].grad)
-        self._needed = [(n, outcome.made[n]) for n in sorted({*wanted})]
-        kept = bool(slots or any(self.moves))
-        rare = any(m.name or m.grad >= 0 or m.retains for _, m in self._needed)
-        self._rarely = bool(rare or self._accumulated or self._joined or self._renewed or kept)
-        # What it returns, where that is new Variables only, each once: on what segment, in which place, and which result.
-        numbers = [n for kind, n in outcome.returned.leaves if kind == MADE]
-        whole = len(numbers) == len(outcome.returned.leaves) == len({*numbers}) and not self._rarely
-        self._fresh = [(m.segment, m.place, m.result) for m in map(outcome.made.__getitem__, numbers)] if whole else None
-        self._structure = None if outcome.returned.structure is ONE else outcome.returned.structure
-        # Whether the recorded step must run at once: something that it leaves behind cannot be pending.
-        self._at_once = kept or bool(outcome.changes or any(m.segment is not None or m.place.kind.unrecorded for m in outcome.made))
-        self._at_once = self._at_once or any(kind == ARRAY for kind, _ in outcome.returned.leaves)
 
     # -- is it still so? --------------------------------------------------------------------------------------------
 
@@ -267,39 +221,6 @@ class Binding(layout.Bound):
         cells = [v._cell for v in self._donors] + [e.grad._cell for e in self._donor_extras]
         return held([inputs[i] for i in self._donated], by=2) + held(cells, by=1)  # in its cell, and among the inputs
 
-    def _deliver(self, results: Sequence[Any], recorded: Sequence[Any] | None = None) -> object:
-        """Put the results of a run where they belong, and return what the step returns; ``recorded`` are the same as Variables."""
-        try:
-            return self._put(results, recorded)
-        except BaseException:  # Ctrl-C: all of it is there, or nothing
-            self._put(results, recorded)
-            raise
-
-    def _put(self, results: Sequence[Any], recorded: Sequence[Any] | None) -> object:
-        """Do what :meth:`_deliver` does; to do it again changes nothing."""
-        self._write(results)
-        for extra in self._cleared:
-            extra.grad, extra.assigned = None, False
-        if recorded is None and self._fresh is not None:
-            leaves = [handle(segment, place, [results[n]]) for segment, place, n in self._fresh]
-            return leaves[0] if self._structure is None else self._structure.unflatten(leaves)
-        variables: list[Any] = [None] * len(self._outcome.made)
-        for number, new in self._needed:
-            if recorded is None:
-                variables[number] = handle(new.segment, new.place, [results[new.result]])
-            else:
-                variables[number] = recorded[new.result] if new.live >= 0 else self._passed(new, results[new.result])
-        if self._rarely:
-            self._settle(variables, results)
-        return self._built(self._outcome.returned, variables, results)
-
-    def _write(self, results: Sequence[Any]) -> None:
-        """Give the Variables that the step wrote to their values."""
-        for v, segment, place, n in self._written:
-            v._segment = segment
-            v._place = place
-            v._cell = [results[n]]
-
     # -- recording ------------------------------------------------------------------------------------------------------
 
     def _record(self, arrays: Sequence[Any], given: Sequence[Handle]) -> object:
@@ -317,61 +238,6 @@ class Binding(layout.Bound):
         if segment is not None:
             run_pending(segment, "jit")
         return self._deliver([look(v) for v in recorded], recorded)
-
-    def _passed(self, new: Made, result: Any) -> object:
-        """Return a Variable through which no gradient flows, of a step that was recorded: still pending where it can be."""
-        if self._at_once:
-            return handle(new.segment, new.place, [result])
-        if new.place.kind.requires_grad:  # a leaf that the step made
-            return handle(None, new.place, [look(detach(result))])
-        return detach(result)
-
-    # -- what is left behind --------------------------------------------------------------------------------------------
-
-    def _settle(self, variables: Sequence[Any], results: Sequence[Any]) -> None:
-        """Make the changes that are not mere values, and fill places."""
-        for number, new in self._needed:
-            if new.name is not None:
-                variables[number].name = new.name
-            if new.grad >= 0:
-                extra = extra_of(variables[number])
-                extra.grad, extra.assigned = variables[new.grad], new.assigned
-            if new.retains:
-                variables[number].retain_grad()
-        for extra, number, assigned in self._accumulated:
-            extra.grad, extra.assigned = variables[number], assigned
-        for v, number in self._joined:
-            new = variables[number]
-            v._segment, v._place, v._cell = new._segment, new._place, new._cell
-            if self._outcome.made[number].retains:
-                v.retain_grad()
-        for v, grad, assigned in self._renewed:
-            own: Extra | None = None
-            if v.name is not None or (grad is not None and grad >= 0):
-                own = Extra()
-                own.name = v.name
-                if grad is not None and grad >= 0:
-                    own.grad, own.assigned = variables[grad], assigned
-            v._extra = own
-        for slot in self.slots:
-            slot.holder.place.put(slot.key, self._built(slot.content, variables, results))
-        self.moves.make()
-
-    def _built(self, tree: Tree, variables: Sequence[Any], results: Sequence[Any]) -> object:
-        leaves = [variables[x] if kind == MADE else self._leaf(kind, x, results) for kind, x in tree.leaves]
-        return leaves[0] if tree.structure is ONE else tree.structure.unflatten(leaves)
-
-    def _leaf(self, kind: int, x: Any, results: Sequence[Any]) -> object:
-        if kind == ARRAY:
-            return results[x]
-        if kind == SAME:
-            return self.sources[x]
-        if kind == GRADIENT:
-            return self.sources[x]._extra.grad
-        return x.copy() if isinstance(x, _OF_ITS_CALLER) else x
-
-
-_OF_ITS_CALLER = (np.ndarray, set, bytearray, deque)  # who may write to it; the next call returns it as it was
 
 
 def _check_known(results: Sequence[Any]) -> None:

@@ -12,7 +12,7 @@ from tape import jaxapi
 from tape.accounts.records import STREAK, Change, Line
 from tape.bounded import Bounded
 from tape.callables.objects import steps_to
-from tape.callables.reach import Edge, Reach, globals_that_hold, modes_of, spelled
+from tape.callables.reach import Edge, Path, Reach, globals_that_hold, modes_of, spelled
 from tape.configuration import configuration
 from tape.errors import TapeValueError, warn
 from tape.graph.lines import user_line
@@ -21,10 +21,10 @@ from tape.graph.segment import Handle, itself
 from tape.jitting import identities
 from tape.jitting.arguments import Call, aval_of
 from tape.jitting.binding import Binding
-from tape.jitting.moves import Moves
-from tape.jitting.outcome import Slot
+from tape.jitting.orders import Orders
 from tape.jitting.places import KeptArray, arrays_in, edges_to
 from tape.jitting.renewal import emptied, renewed
+from tape.jitting.results import Slot
 from tape.jitting.surroundings import surroundings
 from tape.jitting.tracing import TracedStep
 from tape.programs import buffers
@@ -124,7 +124,10 @@ class CompiledStep:
         kept = {i: k._replace(holder=holders[k.holder.key]) for i, k in step.kept.items() if k.holder.key in holders}
         if len(slots) < len(step.outcome.slots) or len(kept) < len(step.kept):
             return None
-        if (moves := step.outcome.moves.of(holders)) is None:
+        if (orders := step.outcome.orders.of(holders)) is None:
+            return None
+        nodes = reached.nodes_at(step.outcome.found)
+        if nodes is None:
             return None
         read = [(k._replace(holder=holders[k.holder.key]), x) for k, x in step.read if k.holder.key in holders]
         if len(read) < len(step.read) or any(x is not y for x, (_, y) in zip(arrays_in([k for k, _ in read]), read, strict=True)):
@@ -135,7 +138,7 @@ class CompiledStep:
         finding: tuple[Sequence[int], Sequence[Edge]] = ([], [])
         if self.positions is not None:  # which Variables it may ask for
             matter, finding = [*matter, *[v for v, _ in reached.variables.values()]], identities.finding(reached)
-        way = reached.way(matter, [*[h.node for h in ours], *finding[0]])
+        way = reached.way(matter, [*[h.node for h in ours], *finding[0], *nodes.values()])
         known = {(id(k.holder.place.at), k.key) for ks in (slots, inputs) for k in ks}
         around = surroundings(reached, way, self.names, known)
         if self.around:  # what a trace itself has changed, such as a cache, is not among them
@@ -151,10 +154,11 @@ class CompiledStep:
             self.around.append(seen)
             del self.around[:-_AROUND_LIMIT]
         parts = [Edge(get, at, key, (), -1, x) for get, at, key, x in edges_to([k for k, _ in read], [x for _, x in read])]
-        edges = [*way, *self.globals, *reached.modes, *parts, *around.values(), *moves.edges(), *finding[1]]
+        edges = [*way, *self.globals, *reached.modes, *parts, *around.values(), *orders.edges(), *finding[1]]
         pinned = {i for i, place in enumerate(where) if place}.union(i for i in self.paths if i < self.given)
         strangers: set[int] = set() if self.positions is None else identities.met(reached) - {id(given[i]) for i in pinned}
-        return self._bound(variables, len(given), edges, slots, kept, moves, pinned, strangers)
+        found = {path: reached.nodes[node] for path, node in nodes.items()}
+        return self._bound(variables, len(given), edges, slots, kept, orders, found, pinned, strangers)
 
     def suiting(self, given: Sequence[Handle], steps: Collection[Sequence[CompiledStep]]) -> Binding | None:
         """Return a binding with which the step can run, be it with other arrays in places, of which no other of the steps holds any."""
@@ -191,7 +195,7 @@ class CompiledStep:
         strangers = last.strangers if self.positions is None else last.strangers | {id(v) for v in others.values()}
         if not strangers.isdisjoint(map(id, given)):
             return None
-        return self._bound(variables, len(given), edges, last.slots, last.kept, last.moves, self.paths, strangers)
+        return self._bound(variables, len(given), edges, last.slots, last.kept, last.orders, last.found, self.paths, strangers)
 
     def _bound(
         self,
@@ -200,7 +204,8 @@ class CompiledStep:
         edges: Sequence[Edge],
         slots: Sequence[Slot],
         kept: Mapping[int, KeptArray],
-        moves: Moves,
+        orders: Orders,
+        found: Mapping[Path, object],
         pinned: Collection[int],
         strangers: set[int],
     ) -> Binding | None:
@@ -214,7 +219,7 @@ class CompiledStep:
             return None
         if any(slot.holds() != slot.held for slot in slots):
             return None
-        binding = Binding(step, self.run, variables, given, edges, slots, kept, moves, self.donated, pinned, strangers)
+        binding = Binding(step, self.run, variables, given, edges, slots, kept, orders, found, self.donated, pinned, strangers)
         return binding if binding.fits(variables[:given]) else None
 
 

@@ -91,7 +91,8 @@ class Effects(Captures):
         self._expected = {id(cell): i for i, cell in reversed([*enumerate(self._cells)])}
         self._ours = {id(v) for v in self.known}
         self._holders = holders = reached.holders
-        self.met = {id(x) for x in reached.nodes}  # objects that were there before
+        self.met = {id(x): reached.path(n) for n, x in enumerate(reached.nodes)}  # by id of objects that were there before
+        self.caches = reached.caches()
         # Of each Variable, by id: in how many places it is; lists and dicts are places themselves.
         contents = [x for h in holders for x in h.before.values() if isinstance(x, (Handle, tuple))]
         self.places = Counter(id(x) for content in contents for x in taken_apart_if_any(content)[0])

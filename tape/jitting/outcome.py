@@ -7,96 +7,38 @@ to Variables that were there before, and to plain objects.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+from typing import Any, TypeVar
 
 import jax
 
 from tape.callables.fingerprints import fingerprint
 from tape.callables.objects import MISSING, Writable
 from tape.callables.reach import Reach, Stored, spelled
-from tape.errors import LeakedTracerError, ReleasedTapeError, TapeError, TapeTypeError, UnrecordedGradientError
+from tape.errors import LeakedTracerError, LostGradientError, ReleasedTapeError, TapeError, TapeTypeError, UnrecordedGradientError
 from tape.graph import boundary
 from tape.graph.kinds import Kind, Place, kind_of, why_unrecorded
 from tape.graph.scope import in_mode
-from tape.graph.segment import NOTHING, Handle, LeafNode, Segment, WayBack, itself, made_at, outside
-from tape.graph.trie import RECORD, State
+from tape.graph.segment import Handle, LeafNode, Segment, WayBack, itself, made_at, outside
+from tape.graph.trie import RECORD
 from tape.jaxapi import Tracer
+from tape.jitting.deadends import dead_end
 from tape.jitting.effects import Effects
-from tape.jitting.moves import Moves
-from tape.jitting.places import KeptArray, held, leaves_in_new, taken_apart_if_any
+from tape.jitting.orders import Orders
+from tape.jitting.places import held, leaves_in
 from tape.jitting.records import flatten
+from tape.jitting.results import ARRAY, FOUND, GRADIENT, MADE, ONE, PLAIN, SAME, Made, Slot, Tree, VariableChange
 from tape.ops.kernel import Op
 from tape.programs.program import look, run_pending
 from tape.recording import record
 from tape.sweeps.plan import behind
 from tape.sweeps.seeds import describe
+from tape.sweeps.sweep import Target, resolved
 from tape.variables.conversion import as_array
 
 T = TypeVar("T")
 
-# What a leaf of a tree is: an array, a new Variable, one from outside, the gradient of one from outside, or any other object.
-ARRAY, MADE, SAME, GRADIENT, PLAIN = range(5)
-ONE = jax.tree.structure(0)  # of a tree that is one leaf
 _SHARED = Op("shared", lambda x: x)
-
-
-class Made(NamedTuple):
-    """A Variable that every call makes anew: which result is its value, and what it is.
-
-    ``live`` is its position among the results through which gradients flow, or -1; ``assigned`` says that its gradient is its seed, and
-    ``retains`` that sweeps leave it one.
-    """
-
-    result: int
-    place: Place
-    segment: Segment | None
-    live: int
-    name: str | None
-    grad: int
-    assigned: bool
-    retains: bool
-
-
-class Tree(NamedTuple):
-    """A tree of results: its structure, and what each leaf is (one of the kinds above, and a number or the object)."""
-
-    structure: Any
-    leaves: tuple[tuple[int, Any], ...]
-
-
-class VariableChange(NamedTuple):
-    """What becomes of a Variable from outside: a new value (a Made), another gradient (a Made, or -1 for none).
-
-    ``anew`` says that it became another Variable (``v[i] = y``), so that its gradient and hooks stay behind.
-    """
-
-    source: int
-    value: int | None
-    grad: int | None
-    assigned: bool
-    anew: bool
-
-
-class Slot(NamedTuple):
-    """A place (an attribute, an item) that holds new Variables or arrays afterwards; which of them it ``held`` is part of the program."""
-
-    holder: Stored
-    key: Any
-    content: Tree
-    held: str
-
-    def holds(self, _: object = None) -> str:
-        """Say what it holds now."""
-        return held(self.holder.place.at_key(self.key))
-
-
-def kept_in(slot: Slot) -> list[KeptArray]:
-    """Return the arrays that a place held which gets others: they are inputs of the program, as the values of Variables are."""
-    if all(kind != ARRAY for kind, _ in slot.content.leaves):
-        return []
-    leaves, form = taken_apart_if_any(slot.holder.before.get(slot.key))
-    return [KeptArray(slot.holder, slot.key, i, form) for i, x in enumerate(leaves) if isinstance(x, jax.Array)]
 
 
 class Outcome:
@@ -106,6 +48,7 @@ class Outcome:
         self.values: list[Any] = []  # the flat results: traced values
         self.made: list[Made] = []
         self.live: list[Any] = []  # traced Variables through which gradients flow
+        self._ends: list[Collection[LeafNode]] = []  # for each, where these end
         self.changes: list[VariableChange] = []
         self.slots: list[Slot] = []
         # What places hold otherwise, to be stored once, as Python that runs while the function is traced does.
@@ -113,6 +56,7 @@ class Outcome:
         self._effects = effects
         self._numbers: dict[int, tuple[int, Any]] = {}  # by id of what was traced: the number of the result, and that
         self._handles: dict[int, tuple[int, Any]] = {}
+        self._targets: dict[Target, int] = {}  # of those in which gradients may end, or flow on: the numbers of the first handles
         self._sources = {id(v): i for i, v in enumerate(effects.sources)}
         self._grads = {id(g): i for i, g in enumerate(effects.grads) if g is not None}
         self.returned = self._tree(returned)
@@ -121,10 +65,15 @@ class Outcome:
                 self._check_plain(x, passed)
         for i, v in enumerate(effects.sources):
             self._change(i, v)
-        self.moves = Moves.made(effects._holders)
-        moved = {(id(m.holder), m.key) for m in self.moves.moves}
+        self.orders = Orders.made(effects._holders)
+        self._leads: dict[int, bool] = {}  # by id of what was there before
         for holder in effects._holders:
-            self._stored(holder, moved)
+            self._stored(holder)
+        self._cut_at_new_leaves()
+        leaves = [leaf for tree in (self.returned, *[s.content for s in self.slots]) for leaf in tree.leaves]
+        self.found = {path for kind, path in leaves if kind == FOUND}  # the objects that it refers to
+        leaves += [m.of for m in self.made if m.of is not None]
+        self.referred = {i for kind, i in leaves if kind in (SAME, GRADIENT)}  # the sources that it does, also by their gradients
 
     def sweeping(self, sweep: Callable[[], T]) -> T:
         """Trace the sweep of what was returned, and note what backwards and hooks of the user's store meanwhile.
@@ -158,10 +107,18 @@ class Outcome:
         if v._segment is not None and v._segment.pending:
             run_pending(v._segment, "swept elsewhere")  # the sweep of what is returned is a program of its own
         number, given = len(self.made), v
-        if v._segment is not None and v._place.kind.requires_grad and not self._effects.owns(v):
-            v = in_mode(RECORD, record.record, _SHARED, (v,))  # another handle of what was computed outside
+        of = self._another_of(v)
+        if of is None and v._segment is not None and v._place.kind.requires_grad and not self._effects.owns(v):
+            v = in_mode(RECORD, record.record, _SHARED, (v,))  # of what was computed outside, and nobody knows
         traced = look(v)
-        segment, place, live = self._fate(v)
+        if of is None:
+            segment, place, live = self._fate(v)
+            if (target := _target(v)) is not None:
+                self._targets[target] = number
+        elif of[0] == MADE:
+            _, place, segment, live, *_ = self.made[of[1]]
+        else:
+            segment, place, live = None, outside(v._place, v._segment), -1
         self._handles[id(given)] = (number, given)
         name, assigned = (None, False) if extra is None else (extra.name, extra.assigned)
         result = self.value(traced)
@@ -170,8 +127,23 @@ class Outcome:
             self.values.append(traced)
         refs = () if live < 0 or v._segment is None else v._segment.retained.get(v._place.slot, ())
         retains = any(ref() is given for ref in refs)
-        self.made.append(Made(result, place, segment, live, name, grad, assigned, retains))
+        self.made.append(Made(result, place, segment, live, name, grad, assigned, retains, of))
         return number
+
+    def _another_of(self, v: Handle) -> tuple[int, int] | None:
+        """Return what a Variable is another handle of, given by ``copy.copy(y)`` or ``v.grad = y``: the same place in the graph."""
+        effects = self._effects
+        if (target := _target(v)) is None:
+            return None
+        if target in self._targets:
+            return MADE, self._targets[target]
+        if isinstance(target, LeafNode):
+            at = next((i for node, i in effects._known_ends() if node is target), None)
+        else:
+            at = None if effects.owns(v) else effects._expected.get(id(v._cell))
+        if at is None:
+            return None
+        return (SAME, at) if at < len(effects.sources) else (GRADIENT, self._grads[id(effects.known[at])])
 
     def _fate(self, v: Handle) -> tuple[Segment | None, Place, int]:
         """Say where a new Variable stands outside: on what segment, in which place, and whether gradients flow to it."""
@@ -191,17 +163,36 @@ class Outcome:
                 "retain_graph=True to the backward() or gradients() call in it, or compute the outputs again"
             )
         if error is not None:
-            return (*_dead_end(kind, error, list(self._effects.ends())), -1)
+            return (*dead_end(kind, error, list(self._effects.ends())), -1)
         if not self._effects.reach(reached):
             return None, Place(-1, kind_of(kind.aval)), -1  # only the function's own leaves led to it
         self.live.append(v)
+        self._ends.append(reached)
         return None, v._place, len(self.live) - 1
+
+    def _cut_at_new_leaves(self) -> None:
+        """Have sweeps say so that come from results which depend on a leaf that was made inside and stays: they would not reach it."""
+        new = {target: self.made[n].place.kind.aval for target, n in self._targets.items() if isinstance(target, LeafNode)}
+        lost = {k: next(new[node] for node in ends if node in new) for k, ends in enumerate(self._ends) if not new.keys().isdisjoint(ends)}
+        kept = [k for k in range(len(self.live)) if k not in lost]
+        for n, m in enumerate(self.made if lost else ()):
+            live, segment, place = kept.index(m.live) if m.live in kept else -1, m.segment, m.place
+            if m.live in lost:
+                aval = lost[m.live]
+                msg = (
+                    f"the gradient of a result of a function compiled by tape.jit would go to a leaf that was made in it and outlives it "
+                    f"(shape {aval.shape}, dtype {aval.dtype}), where a sweep from outside does not come by; make that Variable outside, "
+                    "sweep inside, or keep it .detach()ed"
+                )
+                segment, place = dead_end(place.kind, LostGradientError(msg), list(self._effects.ends()))
+            self.made[n] = m._replace(live=live, segment=segment, place=place)
+        self.live = [self.live[k] for k in kept]
 
     def told(self) -> object:
         """Return what the step leaves where, to be compared with what another one does."""
         made = [(m.place.kind, m.segment is None, m.result, *m[3:]) for m in self.made]
         slots = [(s.holder.key, s.key, _told(s.content)) for s in self.slots]
-        return made, slots, self.changes, _told(self.returned), self.moves.told()
+        return made, slots, self.changes, _told(self.returned), self.orders.told()
 
     def drop_traced(self) -> None:
         """Forget what existed only in the trace."""
@@ -209,6 +200,7 @@ class Outcome:
         self.live = [None] * len(self.live)
         self._handles.clear()
         self._numbers.clear()
+        self._targets.clear()
         del self._effects
 
     # -- trees, changes and places ----------------------------------------------------------------------------------------
@@ -220,7 +212,10 @@ class Outcome:
 
     def _leaf(self, x: object) -> tuple[int, Any]:
         if not isinstance(x, Handle):
-            return (ARRAY, self.value(x)) if isinstance(x, jax.Array) else (PLAIN, x)
+            if isinstance(x, jax.Array):
+                return (ARRAY, self.value(x))
+            path = self._effects.met.get(id(x))
+            return (PLAIN, x) if path is None else (FOUND, path)
         v = itself(x)
         if id(v) in self._sources:
             return (SAME, self._sources[id(v)])
@@ -283,7 +278,25 @@ class Outcome:
             assigned = v._extra is not None and v._extra.assigned
             self.changes.append(VariableChange(i, value, grad, assigned, anew))
 
-    def _stored(self, holder: Stored, moved: Collection[tuple[int, Any]]) -> None:
+    def _counts(self, content: object, kinds: tuple[type, ...]) -> bool:
+        """Tell whether something that was stored has Variables or arrays of some ``kinds`` in it, or objects that lead to any."""
+        try:
+            leaves = flatten(content, self._effects.met)[0]
+        except Exception:  # noqa: BLE001 - classes of the user's may do anything
+            leaves = leaves_in(content)
+        return any(isinstance(x, kinds) or self._leads_to_state(x) for x in leaves)
+
+    def _leads_to_state(self, x: object) -> bool:
+        """Tell whether something that was there before has Variables or arrays behind it."""
+        if id(x) not in self._effects.met:
+            return False
+        if id(x) not in self._leads:
+            reached = Reach([x])
+            arrays = (isinstance(content, jax.Array) for h in reached.holders for content in h.before.values())
+            self._leads[id(x)] = bool(reached.variables) or any(arrays)
+        return self._leads[id(x)]
+
+    def _stored(self, holder: Stored) -> None:
         now = holder.place.contents()
         plain = dict(now)
         for key, content in now.items():
@@ -292,16 +305,13 @@ class Outcome:
                 continue
             grown = isinstance(holder.place.at, (list, deque)) and len(now) != len(holder.before)
             new = (Handle, Tracer if grown else jax.Array)  # arrays from before may be others at the next call, where others were
-            if (id(holder), key) not in moved and (
-                content is holder.before.get(key, MISSING) or not any(isinstance(x, new) for x in leaves_in_new(content, self._effects.met))
-            ):
+            same = content is holder.before.get(key, MISSING) or holder.node in self._effects.caches
+            if same or not self._counts(content, new):
                 continue
             if key in holder.before:
                 plain[key] = holder.before[key]
             else:
                 del plain[key]
-            if (id(holder), key) in moved:
-                continue
             if grown:
                 msg = (
                     f"jit: the function adds a Variable to {spelled(holder.path)}, a {type(holder.place.at).__name__} that outlives it, "
@@ -312,8 +322,18 @@ class Outcome:
         self.plain.append((holder.place, plain))
 
 
+def _target(v: Handle) -> Target | None:
+    """Return where the gradients of a Variable end, or flow on; None where nobody can tell it by that."""
+    if not v._place.kind.requires_grad:
+        return None
+    if v._segment is None:
+        return None if v._extra is None else v._extra.node
+    return resolved((v._segment, v._place.slot))
+
+
 def _told(tree: Tree) -> tuple[Any, ...]:
-    return tree.structure, fingerprint(tree.leaves)
+    paths = [(i, x) for i, (kind, x) in enumerate(tree.leaves) if kind == FOUND]
+    return tree.structure, paths, fingerprint([(kind, None if kind == FOUND else x) for kind, x in tree.leaves])
 
 
 def _origins(segment: Segment, slot: int) -> tuple[bool, str | None, Collection[LeafNode]]:
@@ -330,52 +350,3 @@ def _origins(segment: Segment, slot: int) -> tuple[bool, str | None, Collection[
                 place = older.state.table[step.inputs[step.hazard]]
                 reason = why_unrecorded(place.kind.unrecorded, made_at(place, older))
     return released, reason, way.leaves
-
-
-class _DeadEnd:
-    """The kernel of an entry through which no sweep goes: it says why."""
-
-    transient = True  # so that no structure remembers it
-    cheap = False
-    visible = 1
-    single = True
-    tree = None
-    name = "jit"
-    params = None
-    bytes = 0
-    within: ClassVar[dict[int, Any]] = {}
-    _cache: ClassVar[dict[Any, Any]] = {}  # of no VJP; the recorder in C asks there first
-
-    def __init__(self, kind: Kind, error: TapeError) -> None:
-        self.out_avals = (kind.aval,)
-        self._kind = kind
-        self._error = error
-
-    def augmented(self) -> _DeadEnd:
-        return self
-
-    def kinds(self, _: int) -> tuple[Kind, ...]:
-        return (self._kind,)
-
-    def vjp(self, *_: Any) -> Any:
-        raise type(self._error)(*self._error.args)
-
-    vjp_call = vjp
-
-
-def _dead_end(kind: Kind, error: TapeError, leaves: Sequence[LeafNode]) -> tuple[Segment, Place]:
-    """Return a segment, and a place in it, for Variables of this kind whose sweep is an error."""
-    segment = Segment(RECORD)
-    state = State(None, RECORD)
-    leaf = kind_of(kind.aval, requires_grad=True)
-    count = max(1, len(leaves))
-    for _ in range(count):
-        state = state.leaf(leaf)
-    segment.origins.update(enumerate(leaves))
-    kernel: Any = _DeadEnd(kind, error)
-    state = state.entry((kernel,), kernel, kernel, tuple(range(count)))
-    segment.state = state
-    segment.epoch = None
-    segment.ran(NOTHING)
-    assert state.place is not None
-    return segment, state.place

@@ -123,16 +123,6 @@ def taken_apart_if_any(content: object) -> tuple[Sequence[Any], Hashable]:
         return (), None
 
 
-def leaves_in_new(content: object, known: Collection[int]) -> list[Any]:
-    """Return the leaves of what may be of any kind, if it is not one of the objects with ``known`` ids."""
-    if id(content) in known or isinstance(content, (Handle, jax.Array)):
-        return leaves_in(content)
-    try:
-        return flatten(content, known)[0]
-    except Exception:  # noqa: BLE001 - classes of the user's may do anything
-        return leaves_in(content)
-
-
 def held(content: object) -> str:
     """Say whether something holds Variables and arrays, or is nothing itself; equal answers are one object."""
     if content is None or content is MISSING:

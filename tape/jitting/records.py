@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -63,9 +63,9 @@ jax.tree_util.register_pytree_node(Record, Record.taken_apart, Record.made)
 def flatten(tree: object, known: Collection[int] | None = None) -> tuple[list[Any], Any]:
     """Return the leaves of what may stand in a place, and the structure that they stand in.
 
-    Objects, sets and deques are leaves where nothing is said of what is ``known``, and so are those with such ids.
+    Objects, sets and deques are leaves where nothing is said of what is ``known``, and so is anything with such an id but for tuples.
     """
-    return jax.tree.flatten(_as_tree(tree, known, ()), is_leaf=_is_leaf)
+    return jax.tree.flatten(_as_tree(tree, known, ()), is_leaf=_leaf(known, _is_leaf))
 
 
 def taken_apart(tree: object) -> tuple[list[Any], Hashable]:
@@ -115,7 +115,7 @@ def in_order_of(given: Any, tree: Any) -> Any:
 def _as_tree(tree: object, known: Collection[int] | None, within: tuple[int, ...]) -> object:
     """Return a tree in which JAX finds everything that it is to find, in order."""
     structure: Any
-    leaves, structure = jax.tree.flatten(tree, is_leaf=_is_opened)
+    leaves, structure = jax.tree.flatten(tree, is_leaf=_leaf(known, _is_opened))
     found = [_opened(x, known, within) for x in leaves]
     return tree if all(x is y for x, y in zip(leaves, found, strict=True)) else structure.unflatten(found)
 
@@ -123,12 +123,14 @@ def _as_tree(tree: object, known: Collection[int] | None, within: tuple[int, ...
 def _opened(x: Any, known: Collection[int] | None, within: tuple[int, ...]) -> object:
     """Return what one leaf is as a tree."""
     kind, own = type(x), (*within, id(x))
+    if known is not None and _is_known(x, known):
+        return x
     if kind in _DICTS:
         held = {k: _as_tree(v, known, own) for k, v in x.items()}
         if _is_sorted(x):
             return x if all(held[k] is x[k] for k in held) else held if kind is dict else defaultdict(x.default_factory, held)
         return Record(kind, getattr(x, "default_factory", None), (*held,), (*held.values(),))
-    if known is None or id(x) in known or id(x) in within:
+    if known is None or id(x) in within:
         return x
     if isinstance(x, (deque, set, frozenset)):
         return Record(kind, getattr(x, "maxlen", None), (), tuple([_as_tree(v, known, own) for v in x]))
@@ -154,6 +156,15 @@ def _is_sorted(keys: Iterable[Any]) -> bool:
 
 def _is_leaf(value: object) -> bool:
     return is_variable(value) or isinstance(value, _VIEWS)
+
+
+def _leaf(known: Collection[int] | None, rule: Callable[[object], bool]) -> Callable[[object], bool]:
+    """Return a rule by which what is known is a leaf as well."""
+    return rule if known is None else lambda x: _is_known(x, known) or rule(x)
+
+
+def _is_known(x: object, known: Collection[int]) -> bool:
+    return id(x) in known and not isinstance(x, tuple)
 
 
 def _is_opened(value: object) -> bool:

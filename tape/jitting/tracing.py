@@ -24,9 +24,10 @@ from tape.jaxapi import ClosedJaxpr
 from tape.jitting import identities
 from tape.jitting.absence import without
 from tape.jitting.effects import Effects
-from tape.jitting.outcome import GRADIENT, SAME, Outcome, kept_in
+from tape.jitting.outcome import Outcome
 from tape.jitting.places import KeptArray, arrays_in, read_in, shared_in, stand_in
 from tape.jitting.relations import Relations
+from tape.jitting.results import kept_in
 from tape.ops.kernel import Kernel
 from tape.ops.pullback import pullback
 from tape.programs.equations import ops_of, written
@@ -124,8 +125,6 @@ class TracedStep:
         self.looked = sorted({*self.grads, *[i for i, v in enumerate(self.sources) if id(v) in effects.looked_at]})
         # Those whose gradient it clears first, so that it does not matter.
         self.cleared = [i for i, v in enumerate(self.sources) if id(v) in effects.cleared]
-        trees = (outcome.returned, *[s.content for s in outcome.slots])
-        referred = {n for tree in trees for kind, n in tree.leaves if kind in (SAME, GRADIENT)}
         asked = {i: effects.asked[id(v)] for i, v in enumerate(self.sources) if id(v) in effects.asked}
         asked.update({c.source: True for c in outcome.changes if c.grad is not None and c.grad >= 0})  # it gathers there, not behind it
         self.leaves = {i: is_leaf(self.sources[i]) for i, leaf in asked.items() if leaf}  # those for which it matters whether they are
@@ -133,7 +132,7 @@ class TracedStep:
         shared = [i for i, v in enumerate(self.sources) if effects.places[id(v)] > 1]
         self.relations = Relations.of(effects)
         related, changed = self.relations.sources(), [c.source for c in outcome.changes]
-        self.relevant = sorted({*self.values, *self.looked, *asked, *referred, *shared, *related, *changed})
+        self.relevant = sorted({*self.values, *self.looked, *asked, *outcome.referred, *shared, *related, *changed})
         self.kinds = [v._place.kind for v in self.sources]
         self.hooks = [hooks_of(v) for v in self.sources]
         self.grad_kinds = [None if g is None else g._place.kind for g in effects.grads]

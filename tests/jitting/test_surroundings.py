@@ -1,10 +1,8 @@
 """Steps of ``tape.jit`` meet Variables in containers and attributes that had none when they were traced."""
 
 import collections
-import gc
 import sys
 import types
-import weakref
 
 import jax
 import jax.numpy as jnp

@@ -1,0 +1,77 @@
+"""Results: what a traced step leaves behind, as data: trees whose leaves are results of its program, or are there before each call."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+
+from tape.callables.reach import Stored
+from tape.graph.kinds import Place
+from tape.graph.segment import Segment
+from tape.jitting.places import KeptArray, held, taken_apart_if_any
+
+# What a leaf of a tree is: an array, a new Variable, one from outside, the gradient of one from outside, an object that is found by
+# its path, or any other one.
+ARRAY, MADE, SAME, GRADIENT, FOUND, PLAIN = range(6)
+ONE = jax.tree.structure(0)  # of a tree that is one leaf
+
+
+class Made(NamedTuple):
+    """A Variable that every call makes anew: which result is its value, and what it is.
+
+    ``live`` is its position among the results through which gradients flow, or -1; ``assigned`` says that its gradient is its seed, and
+    ``retains`` that sweeps leave it one.  ``of`` is what it is another handle of, as a leaf of a tree: one that was made before, one from
+    outside, or the gradient of one from outside.
+    """
+
+    result: int
+    place: Place
+    segment: Segment | None
+    live: int
+    name: str | None
+    grad: int
+    assigned: bool
+    retains: bool
+    of: tuple[int, int] | None
+
+
+class Tree(NamedTuple):
+    """A tree of results: its structure, and what each leaf is (one of the kinds above, and a number, a path or the object)."""
+
+    structure: Any
+    leaves: tuple[tuple[int, Any], ...]
+
+
+class VariableChange(NamedTuple):
+    """What becomes of a Variable from outside: a new value (a Made), another gradient (a Made, or -1 for none).
+
+    ``anew`` says that it became another Variable (``v[i] = y``), so that its gradient and hooks stay behind.
+    """
+
+    source: int
+    value: int | None
+    grad: int | None
+    assigned: bool
+    anew: bool
+
+
+class Slot(NamedTuple):
+    """A place (an attribute, an item) that holds something else afterwards; what it ``held`` is a part of the program."""
+
+    holder: Stored
+    key: Any
+    content: Tree
+    held: str
+
+    def holds(self, _: object = None) -> str:
+        """Say what it holds now."""
+        return held(self.holder.place.at_key(self.key))
+
+
+def kept_in(slot: Slot) -> list[KeptArray]:
+    """Return the arrays that a place held which gets others: they are inputs of the program, as the values of Variables are."""
+    if all(kind != ARRAY for kind, _ in slot.content.leaves):
+        return []
+    leaves, form = taken_apart_if_any(slot.holder.before.get(slot.key))
+    return [KeptArray(slot.holder, slot.key, i, form) for i, x in enumerate(leaves) if isinstance(x, jax.Array)]
