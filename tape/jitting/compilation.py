@@ -22,7 +22,7 @@ from tape.jitting import identities
 from tape.jitting.arguments import Call, aval_of
 from tape.jitting.binding import Binding
 from tape.jitting.orders import Orders
-from tape.jitting.places import KeptArray, arrays_in, edges_to
+from tape.jitting.places import KeptArray, arrays_in, edges_to, without_contents
 from tape.jitting.renewal import emptied, renewed
 from tape.jitting.results import Slot
 from tape.jitting.surroundings import surroundings
@@ -70,6 +70,10 @@ class CompiledStep:
                 user_line(),
             )
         step.sources = [v if i in lasting else None for i, v in enumerate(step.sources)]
+        step.kept = {i: without_contents(k) for i, k in step.kept.items()}
+        step.read = [(without_contents(k), x) for k, x in step.read]
+        step.outcome.slots = [*map(without_contents, step.outcome.slots)]
+        step.outcome.orders = Orders(map(without_contents, step.outcome.orders))
         self.globals = [e for i in lasting for e in globals_that_hold(step.sources[i])]
         self.bindings: list[Binding] = []
         run = jaxapi.jaxpr_as_fun(step.jaxpr)
@@ -120,8 +124,8 @@ class CompiledStep:
         if any(e.holder.get(e.key) is not e.content for e in self.globals):
             return None
         holders = {h.key: h for h in reached.holders}
-        slots = [s._replace(holder=holders[s.holder.key]) for s in step.outcome.slots if s.holder.key in holders]
-        kept = {i: k._replace(holder=holders[k.holder.key]) for i, k in step.kept.items() if k.holder.key in holders}
+        slots = [without_contents(s, holders[s.holder.key]) for s in step.outcome.slots if s.holder.key in holders]
+        kept = {i: without_contents(k, holders[k.holder.key]) for i, k in step.kept.items() if k.holder.key in holders}
         if len(slots) < len(step.outcome.slots) or len(kept) < len(step.kept):
             return None
         if (orders := step.outcome.orders.of(holders)) is None:
@@ -129,7 +133,7 @@ class CompiledStep:
         nodes = reached.nodes_at(step.outcome.found)
         if nodes is None:
             return None
-        read = [(k._replace(holder=holders[k.holder.key]), x) for k, x in step.read if k.holder.key in holders]
+        read = [(without_contents(k, holders[k.holder.key]), x) for k, x in step.read if k.holder.key in holders]
         if len(read) < len(step.read) or any(x is not y for x, (_, y) in zip(arrays_in([k for k, _ in read]), read, strict=True)):
             return None
         matter = [variables[i] for i in step.relevant if i not in kept]
@@ -158,7 +162,7 @@ class CompiledStep:
         pinned = {i for i, place in enumerate(where) if place}.union(i for i in self.paths if i < self.given)
         strangers: set[int] = set() if self.positions is None else identities.met(reached) - {id(given[i]) for i in pinned}
         found = {path: reached.nodes[node] for path, node in nodes.items()}
-        return self._bound(variables, len(given), edges, slots, kept, orders, found, pinned, strangers)
+        return self._bound(variables, len(given), edges, slots, kept, Orders(map(without_contents, orders)), found, pinned, strangers)
 
     def suiting(self, given: Sequence[Handle], steps: Collection[Sequence[CompiledStep]]) -> Binding | None:
         """Return a binding with which the step can run, be it with other arrays in places, of which no other of the steps holds any."""

@@ -27,6 +27,11 @@ class KeptArray(NamedTuple):
         return id(self.holder.place.at), self.key, self.leaf
 
 
+def without_contents(x: Any, holder: Stored | None = None) -> Any:
+    """Return a KeptArray, Slot or Order, be it at another holder, which does not keep alive what that held when it was found."""
+    return x._replace(holder=(holder or x.holder)._replace(before={}))
+
+
 class Filled(NamedTuple):
     """The arrays that are in one place, in a tree of this form, by the numbers of their leaves."""
 

@@ -1,8 +1,10 @@
 """Steps of ``tape.jit`` meet Variables in containers and attributes that had none when they were traced."""
 
 import collections
+import gc
 import sys
 import types
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -170,6 +172,31 @@ def test_arrays_that_a_step_replaces_are_known_by_their_keys():
         yield from [step(tape.constant(0.0)).item() for _ in range(2)]
 
     assert list(outcomes(tape.jit)) == list(outcomes(lambda step: step))
+
+
+def test_a_step_takes_the_arrays_of_each_call_and_lets_go_of_those_before():
+    state = types.SimpleNamespace(w=jnp.ones(3), m=[jnp.zeros(3)], scale=jnp.ones(()))
+
+    @tape.jit(static_argnames="train")
+    def step(x, *, train):
+        if train:
+            state.m = [0.5 * state.m[0] + x.value]
+            state.w = state.w - state.m[0]
+        return (state.w * state.scale * x).sum()
+
+    x = tape.constant(jnp.ones(3))
+    arrays = []
+    for train in (True, True, False, True, True, False, True):
+        step(x, train=train)
+        arrays += [weakref.ref(state.w), weakref.ref(state.m[0])] if train else []
+        gc.collect()
+        there = {id(ref()) for ref in arrays[:-4]}  # the step's own inputs go when it is called again
+        assert there <= {*map(id, (None, state.w, state.m[0]))}
+    state.scale = jnp.asarray(2.0)
+    expected = 2.0 * state.w.sum()
+    assert step(x, train=False).item() == expected
+    state.w = jnp.ones(3, "int32")
+    assert step(x, train=False).item() == 6.0
 
 
 @pytest.mark.parametrize("way", ["remember", "list", "dict"])
