@@ -142,7 +142,7 @@ class CompiledStep:
         finding: tuple[Sequence[int], Sequence[Edge]] = ([], [])
         if self.positions is not None:  # which Variables it may ask for
             matter, finding = [*matter, *[v for v, _ in reached.variables.values()]], identities.finding(reached)
-        way = reached.way(matter, [*[h.node for h in ours], *finding[0], *nodes.values()])
+        way, through = reached.way(matter, [*[h.node for h in ours], *finding[0], *nodes.values()])
         known = {(id(k.holder.place.at), k.key) for ks in (slots, inputs) for k in ks}
         around = surroundings(reached, way, self.names, known)
         if self.around:  # what a trace itself has changed, such as a cache, is not among them
@@ -150,6 +150,8 @@ class CompiledStep:
         seen: dict[Any, Any] = {key: (edge.key, edge.content) for key, edge in around.items()}
         aliases = reached.aliases(way)  # a Variable is known by one path to each object that has it
         seen["aliases"] = {path: aliases.get(path) for path in self.around[0]["aliases"]} if self.around else aliases
+        lengths = {reached.path(n): len(x) for n in through if isinstance(x := reached.nodes[n], tuple)}
+        seen["lengths"] = {path: lengths.get(path) for path in self.around[0]["lengths"]} if self.around else lengths
         if self.positions is not None:
             seen["keys"] = identities.found_by(reached)
         if seen not in self.around:

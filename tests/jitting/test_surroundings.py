@@ -199,6 +199,50 @@ def test_a_step_takes_the_arrays_of_each_call_and_lets_go_of_those_before():
     assert step(x, train=False).item() == 6.0
 
 
+class Module:
+    """One as users write it, whose parameters are what its attributes are."""
+
+    def __init__(self, **parts):
+        self.__dict__.update(parts)
+
+    def by_vars(self):
+        for part in vars(self).values():
+            yield from [part] if isinstance(part, tape.Variable) else part.by_vars() if isinstance(part, Module) else []
+
+    def by_dict(self):
+        return [part for name, part in self.__dict__.items() if name.startswith("w")]
+
+    def by_dir(self):
+        return [part for name in dir(self) if isinstance(part := getattr(self, name), tape.Variable)]
+
+
+@pytest.mark.parametrize("way", ["by_vars", "by_dict", "by_dir"])
+def test_a_module_has_one_more_parameter(way):
+    def outcomes(wrap):
+        module = Module(w=tape.Variable(1.0), part=Module(w=tape.Variable(2.0)))
+        step = wrap(lambda x: sum([w * x for w in getattr(module, way)()], start=x * 0))
+        for name, part in (("w2", tape.Variable(4.0)), ("count", 1), ("w3", tape.Variable(8.0)), ("part2", Module(w=tape.Variable(16.0)))):
+            yield [step(tape.constant(x)).item() for x in (1.0, 2.0)]
+            setattr(module, name, part)
+        module.part.bias = tape.Variable(32.0)
+        yield [step(tape.constant(x)).item() for x in (1.0, 2.0)]
+
+    assert list(outcomes(tape.jit)) == list(outcomes(lambda step: step))
+
+
+def test_a_tuple_is_replaced_by_a_longer_one():
+    def outcomes(wrap):
+        state = types.SimpleNamespace(layers=(tape.Variable(1.0), (tape.Variable(2.0), "linear")))
+        step = wrap(lambda x: sum([(w[0] if isinstance(w, tuple) else w) * x for w in state.layers], start=x * 0))
+        for i in range(3):
+            yield [step(tape.constant(x)).item() for x in (1.0, 2.0)]
+            state.layers = (*state.layers, tape.Variable(4.0 * 2**i))
+        state.layers = state.layers[1:]
+        yield [step(tape.constant(x)).item() for x in (1.0, 2.0)]
+
+    assert list(outcomes(tape.jit)) == list(outcomes(lambda step: step))
+
+
 @pytest.mark.parametrize("way", ["remember", "list", "dict"])
 def test_a_step_may_write_into_what_changes_between_calls(way):
     def outcomes(wrap):
