@@ -23,7 +23,7 @@ from tape.graph.segment import Handle
 from tape.graph.watcher import NOBODY
 from tape.jitting.arguments import Call, Parameters, aval_of, belongs_to, signature
 from tape.jitting.binding import STATE, Binding, TracedError
-from tape.jitting.compilation import CompiledStep, change_of, reason
+from tape.jitting.compilation import CompiledStep, change_of, forget_replaced, reason
 from tape.jitting.looks import trace_anew
 from tape.programs.telling import begun, timed, warn_of
 from tape.recording import record
@@ -141,10 +141,9 @@ class Jitted(Generic[P, R]):
         hooks = None if LOCAL.scope.observer is None else LOCAL.scope.observer.key
         key = (signature(call), _circumstances(), hooks)
         entries = self._entries.setdefault(key, [])
-        for entry in reversed(entries):
-            for binding in entry.bindings:
-                if binding.suits(variables):
-                    return binding, False
+        known = _first(entries, lambda e: e.suiting(variables, self._entries.values()))
+        if known is not None:
+            return known[1], False
         known = _first(entries, lambda e: e.moved(variables))
         if known is None:
             reached = Reach([self.__wrapped__])
@@ -162,8 +161,7 @@ class Jitted(Generic[P, R]):
             entry, bound = known
             entries.remove(entry)
             entries.append(entry)  # the latest is the last one
-        for each in entries:  # what a step has replaced is not to live as long as the bindings that read it
-            each.bindings = [b for b in each.bindings if b.in_place()]
+        forget_replaced(self._entries.values())
         entry.bindings.insert(0, bound)
         del entry.bindings[_BINDINGS_LIMIT:]
         return bound, new

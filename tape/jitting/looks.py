@@ -34,7 +34,7 @@ def trace_anew(
     looked = {place for other in others for place in other.looked_at}
     inputs = _now([(k, None) for other in others for k in other.kept.values()], reached)
     read = [(k, x) for other in others for k, x in other.read]
-    replaced = [k for k in _now([*read, *[pair for other in others for pair in other.suspects]], reached) if _name(k) not in looked]
+    replaced = [k for k in _now([*read, *[(k, x()) for other in others for k, x in other.suspects]], reached) if _name(k) not in looked]
     others_there = {k.place for k in (*inputs, *replaced)}
     replaced = [k for k in replaced if k.place not in {i.place for i in inputs}]
     # Arrays that are a part of other steps stay one, unless nobody knows where they were read, since others stand in such places now.

@@ -20,11 +20,12 @@ from tape.callables.reach import Edge, Reach, Stored
 from tape.jitting.places import KeptArray, arrays_at, has_arrays
 
 _SMALL = 256  # up to here, equal numbers are one object
+_LISTING = frozenset({"__dict__", "vars", "dir", "getmembers", "fields", "asdict"})  # by which code gets at all attributes of an object
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 
 
 def surroundings(
-    reached: Reach, way: Sequence[Edge], names: Collection[str], known: Collection[object], unread: Collection[object]
+    reached: Reach, way: Sequence[Edge], names: frozenset[str], known: Collection[object], unread: Collection[object]
 ) -> tuple[dict[Hashable, Edge], list[tuple[KeptArray, jax.Array]]]:
     """Return by what is seen: lengths of containers on the ``way`` to what a step reads, and the places in code that hold nothing so far.
 
@@ -39,9 +40,11 @@ def surroundings(
     for holder in reached.holders:
         at, before = holder.place.at, holder.before
         by_name = holder.place.spelled == ".{}"
-        if _is_container(holder):
-            if len(at) == len(before) and (id(at) in ours or not before):
-                found[holder.key] = _of_length(at, len(at))
+        is_container = _is_container(holder)
+        listed = is_container or (by_name and isinstance(at, dict) and not names.isdisjoint(_LISTING))
+        if listed and len(at) == len(before) and (id(at) in ours or not before):
+            found[holder.key] = _of_length(at, len(at))
+        if is_container:
             if len(before) > _SMALL:  # data, rather than state
                 continue
             by_name = id(at) not in ours

@@ -7,6 +7,7 @@ again with that one among them.  Gradients of what it returns are the tape's own
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -124,7 +125,7 @@ class TracedStep:
         # Places (a holder's key and theirs) whose arrays it does not read, or looks at; and those of which nobody knows, with the arrays.
         self.unread: set[tuple[Any, Any]] = set()
         self.looked_at: set[tuple[Any, Any]] = set()
-        self.suspects: list[tuple[KeptArray, Any]] = []
+        self.suspects: list[tuple[KeptArray, weakref.ref[jax.Array]]] = []
         # Sources on whose having a gradient it depends, and those that matter at all.
         self.looked = sorted({*self.grads, *[i for i, v in enumerate(self.sources) if id(v) in effects.looked_at]})
         # Those whose gradient it clears first, so that it does not matter.
