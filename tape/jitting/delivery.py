@@ -152,7 +152,7 @@ class Delivery(layout.Bound):
                     own.grad, own.assigned = variables[grad], assigned
             v._extra = own
         for slot in self.slots:
-            slot.holder.place.put(slot.key, self._built(slot.content, variables, results))
+            slot.put(self._built(slot.content, variables, results))
         self.orders.make()
 
     def _built(self, tree: Tree, variables: Sequence[Any], results: Sequence[Any]) -> object:
