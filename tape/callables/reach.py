@@ -157,6 +157,10 @@ class Reach:
                 stack.extend(self._incoming[edge.source])
         return list(edges.values()), nodes
 
+    def every(self) -> list[Edge]:
+        """Return all edges."""
+        return [edge for edges in (*self._incoming, *self.edges.values()) for edge in edges]
+
     def aliases(self, way: Iterable[Edge]) -> dict[Path, Path]:
         """Return the paths of edges to what was found by another path first, with that one."""
         nodes = {id(x): n for n, x in enumerate(self.nodes)}

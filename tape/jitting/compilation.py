@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 import weakref
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ import jax
 from tape import jaxapi
 from tape.accounts.records import STREAK, Change, Line
 from tape.bounded import Bounded
-from tape.callables.objects import steps_to
+from tape.callables.objects import Itself, steps_to
 from tape.callables.reach import Edge, Path, Reach, globals_that_hold, modes_of, spelled
 from tape.configuration import configuration
 from tape.errors import TapeValueError, warn
@@ -95,6 +96,8 @@ class CompiledStep:
         for other in others:
             if (self.positions is None) == (other.positions is None) and self._is_again(other):
                 before, around = other.positions, [*other.around]
+                other.step.unread |= self.step.unread
+                other.step.looked_at |= self.step.looked_at
                 other.positions = before and before | (self.positions or set())
                 if other.bind(given, reached, again=True) is not None:
                     return other
@@ -144,10 +147,10 @@ class CompiledStep:
             matter, finding = [*matter, *[v for v, _ in reached.variables.values()]], identities.finding(reached)
         way, through = reached.way(matter, [*[h.node for h in ours], *finding[0], *nodes.values()])
         known = {(id(k.holder.place.at), k.key) for ks in (slots, inputs) for k in ks}
-        around = surroundings(reached, way, self.names, known)
+        around, arrays = surroundings(reached, way, self.names, known, step.unread)
         if self.around:  # what a trace itself has changed, such as a cache, is not among them
             around = {key: edge for key, edge in around.items() if key in self.around[0]}
-        seen: dict[Any, Any] = {key: (edge.key, edge.content) for key, edge in around.items()}
+        seen: dict[Any, Any] = {key: (edge.key, _told(edge.content)) for key, edge in around.items()}
         aliases = reached.aliases(way)  # a Variable is known by one path to each object that has it
         seen["aliases"] = {path: aliases.get(path) for path in self.around[0]["aliases"]} if self.around else aliases
         lengths = {reached.path(n): len(x) for n in through if isinstance(x := reached.nodes[n], tuple)}
@@ -157,6 +160,7 @@ class CompiledStep:
         if seen not in self.around:
             if self.around and not again:
                 return None
+            step.suspects = [(without_contents(k), x) for k, x in arrays]
             self.around.append(seen)
             del self.around[:-_AROUND_LIMIT]
         parts = [Edge(get, at, key, (), -1, x) for get, at, key, x in edges_to([k for k, _ in read], [x for _, x in read])]
@@ -235,14 +239,9 @@ def forget_replaced(steps: Iterable[Sequence[CompiledStep]]) -> None:
         step.bindings = [b for b in step.bindings if b.in_place() or emptied(b)]
 
 
-def replaced(others: Sequence[CompiledStep], reached: Reach) -> list[KeptArray]:
-    """Return the places whose arrays are a part of other steps, and have been replaced, or are inputs of those."""
-    holders = {h.key: h for h in reached.holders}
-    places = [(k, x) for other in others for k, x in (*other.step.read, *[(k, None) for k in other.step.kept.values()])]
-    there = [(k._replace(holder=holders[k.holder.key]), x) for k, x in places if k.holder.key in holders]
-    now = arrays_in([k for k, _ in there])
-    found = {k.place: k for (k, x), y in zip(there, now, strict=True) if y is not None and y is not x}
-    return list(found.values())
+def _told(content: object) -> object:
+    """Return what tells a number, None or an object from others."""
+    return content if isinstance(content, (int, types.NoneType)) else Itself(content)
 
 
 def _donated(step: TracedStep, call: Call, options: dict[str, Any]) -> tuple[int, ...]:

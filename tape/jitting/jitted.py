@@ -23,8 +23,8 @@ from tape.graph.segment import Handle
 from tape.graph.watcher import NOBODY
 from tape.jitting.arguments import Call, Parameters, aval_of, belongs_to, signature
 from tape.jitting.binding import STATE, Binding, TracedError
-from tape.jitting.compilation import CompiledStep, change_of, forget_replaced, reason, replaced
-from tape.jitting.tracing import trace_step
+from tape.jitting.compilation import CompiledStep, change_of, forget_replaced, reason
+from tape.jitting.looks import trace_anew
 from tape.programs.telling import begun, timed, warn_of
 from tape.recording import record
 from tape.rules import table
@@ -174,7 +174,7 @@ class Jitted(Generic[P, R]):
             args, kwargs = call.put_back([x if isinstance(x, Handle) else record.leaf(next(it)) for x in call.leaves])
             return self.__wrapped__(*args, **kwargs)
 
-        step = trace_step(self.name, run, [aval_of(x) for x in arrays], call.variables, reached, replaced(others, reached))
+        step = trace_anew(self.name, run, [aval_of(x) for x in arrays], call.variables, reached, [other.step for other in others])
         for place, contents in step.outcome.plain:
             place.fill(contents)
         step.outcome.plain.clear()

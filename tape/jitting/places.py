@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 
 from tape.callables.objects import MISSING, Writable
-from tape.callables.reach import Stored
+from tape.callables.reach import Reach, Stored
 from tape.graph.segment import Handle
 from tape.jitting.records import flatten, taken_apart
 
@@ -87,6 +87,31 @@ def read_in(holders: Iterable[Stored], arrays: Iterable[object]) -> list[tuple[K
                 leaves, form = taken_apart_if_any(content)
                 found += [(KeptArray(holder, key, i, form), x) for i, x in enumerate(leaves) if id(x) in ids and isinstance(x, jax.Array)]
     return found
+
+
+def arrays_at(holder: Stored, key: object) -> list[tuple[KeptArray, jax.Array]]:
+    """Return the arrays that are in one place, be it in a tuple."""
+    content = holder.place.at_key(key)
+    leaves, form = taken_apart_if_any(content) if is_fixed(content) else ((), None)
+    return [(KeptArray(holder, key, i, form), x) for i, x in enumerate(leaves) if isinstance(x, jax.Array)]
+
+
+def names_of(places: Iterable[KeptArray], reached: Reach) -> set[tuple[object, object]]:
+    """Return by what places are found again, where there are several ways to one, by each: the keys of holders, and theirs."""
+    keys: dict[int, list[object]] = {}
+    for k in places:
+        keys.setdefault(id(k.holder.place.at), []).append(k.key)
+    return {(h.key, key) for h in reached.holders for key in keys.get(id(h.place.at), ())}
+
+
+def is_fixed(content: object) -> bool:
+    """Tell whether something is an array, or a tuple of such, in which nothing is that is a place itself, and so must stay the same."""
+    return all(map(is_fixed, content)) if isinstance(content, tuple) else not isinstance(content, (list, dict))
+
+
+def has_arrays(content: object) -> bool:
+    """Tell whether something is an array, or a tuple with one in it."""
+    return any(map(has_arrays, content)) if isinstance(content, tuple) else isinstance(content, jax.Array)
 
 
 def shared_in(holders: Iterable[Stored], known: Collection[object]) -> list[KeptArray]:
