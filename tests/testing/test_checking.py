@@ -492,6 +492,23 @@ def test_what_is_wrong_beyond_the_arguments_is_noted_and_fails_only_in_the_domai
     assert not check_gradients(wrong_beyond(4), X, domain=[(-3.5, 3.5)]).notes
 
 
+@pytest.mark.parametrize("factor", [1, 1.01])
+def test_a_function_of_symmetric_matrices_is_held_to_those(factor):
+    a = np.float32([[3, 1, 0.5], [1, 2, -0.3], [0.5, -0.3, 2.5]])
+
+    def rule(r, ct):  # reads what the function makes symmetric as it is
+        return (factor * ct * jnp.linalg.inv(r[0]),)
+
+    log_determinant = ruled(lambda a: 2 * jnp.log(jnp.diagonal(jnp.linalg.cholesky(a))).sum(), rule)
+    if factor == 1:
+        report = check_gradients(log_determinant, a)
+        assert report.verdict == "pass"
+        assert any("where matrices are not symmetric" in note for note in report.notes)
+    else:
+        with pytest.raises(GradientMismatch):
+            check_gradients(log_determinant, a)
+
+
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_signs_that_differ_between_arguments_are_looked_at(order):
     x, y = np.float32([0.7, 1.9, 3.1]), np.float32([0.9, 1.3, 0.6])
