@@ -19,7 +19,7 @@ from tape.testing.diagnosis import diagnosed
 from tape.testing.evidence import Evidence, finest
 from tape.testing.executables import Program
 from tape.testing.findings import Finding, Item, LeftOut, Note, Suspect, Vote, fail, infinite
-from tape.testing.isolation import judge_isolated, note_beyond, note_not_finite
+from tape.testing.isolation import judge_crossings, judge_isolated, note_beyond, note_not_finite
 from tape.testing.judgement import ask_values, judge
 from tape.testing.linearity import check_linear
 from tape.testing.marks import MINUTE
@@ -278,7 +278,7 @@ class Examination:
             self._hear(native.compare(evidence, eager, {(s.argument, s.pair) for s in suspects}))
         self._hear(judge(evidence, suspects, failed=self._failed))
         if not self._failed and evidence.explore:
-            self._hear(judge_isolated(evidence, alone))
+            self._hear(itertools.chain(judge_isolated(evidence, alone), judge_crossings(evidence, beyond)))
         wrong = {f.argument for f in self.findings}
         beyond = [b for b in beyond if b not in alone]
         self._hear(note_beyond(evidence, [s for s in _suspects(evidence, beyond) if s.argument not in wrong]))

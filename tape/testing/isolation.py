@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
@@ -39,6 +39,31 @@ def judge_isolated(evidence: Evidence, pairs: Sequence[int]) -> Iterator[Finding
                 smooth = np.all(np.abs(r - rs[k][2 * b]) <= NEAR * size, axis=0)
             if np.any(wrong & smooth) or (np.any(wrong) and is_refuted(evidence, Suspect(b, k, wrong, wrong * 1.0))):
                 yield fail(k, "first", "", **evidence.details(k, b))
+                return
+
+
+def judge_crossings(evidence: Evidence, pairs: Collection[int]) -> Iterator[Finding]:
+    """Find a rule that is right up to a condition of its own beyond the arguments, and wrong behind it, where the function goes on.
+
+    What the rule names, it is meant for. Where it is zero for another sign, it may guard against what is never given.
+    """
+    given = evidence.probes.points[0]
+    for crossed, before, behind in evidence.probes.crossings:
+        if not {before, behind} <= {*pairs}:
+            continue
+        turned = np.sign(evidence.at(behind)[0][crossed]) != np.sign(given[crossed])
+        for k, (r, g) in enumerate(zip(evidence.measured["r"], evidence.measured["g"], strict=True)):
+            a, b = 2 * before, 2 * behind
+            usual = np.sqrt(np.mean(np.abs(r[0]) ** 2)) if r[0].size else 0.0
+            with np.errstate(invalid="ignore"):
+                size = np.maximum(np.abs(r[a]), np.abs(r[b]))
+                smooth = np.abs(r[a] - r[b]) <= NEAR * size
+                right = np.abs(g[a] - r[a]) <= RIGHT * (size + usual)
+                wrong = np.isfinite(g[b]) & (np.abs(g[b] - r[b]) > NEAR * (size + usual))
+                guarded = (turned if k == crossed else np.any(turned)) & (np.abs(g[b]) <= NEAR * size)
+            bad = smooth & right & wrong & ~guarded
+            if bad.any() and is_refuted(evidence, Suspect(behind, k, bad, bad * 1.0)):
+                yield fail(k, "first", "", **evidence.details(k, behind))
                 return
 
 

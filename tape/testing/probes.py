@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape.jaxapi import ClosedJaxpr, ShapedArray
-from tape.testing.conditions import conditional
-from tape.testing.marks import beyond, beyond_those, marked, scale_of, special
+from tape.testing.conditions import Crossing, conditional
+from tape.testing.marks import BEHIND, beyond, beyond_those, marked, scale_of, special
 from tape.testing.precise import Precise, constants
 from tape.testing.subject import is_inexact
 
@@ -54,6 +54,7 @@ class Probes:
         inside: for each point, whether it is in the domain: elsewhere nobody says that there is a function.
         bent: the point at which matrices that were given symmetric are not; None where none was.
         isolated: the points of special values that are not in the domain: a rule is wrong there only if it is right all around.
+        crossings: pairs on both sides of a condition of the rule beyond the bounds that nobody gave, each with its argument.
         marked: the points where branches meet (:mod:`tape.testing.marks`), which say nothing against a rule unless values do.
 
     """
@@ -99,6 +100,8 @@ class Probes:
             self.bent = len(self.points)
             self.points.append(self._representable([_bent(x, seed) if of else x for x, of in zip(given, symmetric, strict=True)]))
         self.isolated: list[int] = []
+        self.crossings: list[tuple[int, int, int]] = []
+        self._told = [domain is not None for domain in domains]
         self.inside = [i < 2 or i == self.bent or self._within(x) for i, x in enumerate(self.points)]
         self.count = len(self.points)
         self.cotangents: list[Arrays] = []
@@ -142,13 +145,27 @@ class Probes:
         least = MINUTEST * size * max(min(float(finfo(d).eps), float(finfo(np.float32).eps)) for d in self._dtypes) ** 2
         named = [c for c in (*constants(rule.closed.jaxpr), *constants(value.jaxpr)) if abs(c) > least]
         given = self._moving
-        points = special(given, self._bounds, named) | conditional(rule, given, self.cotangents[1], self._bounds)
+        edges, crossings = conditional(rule, given, self.cotangents[1], self._bounds)
+        points = special(given, self._bounds, named) | edges
         for why, point in (points | beyond_those(given, self._bounds, named)).items():
             i = len(self.points)
             self.points.append(self._kept(self._representable(point)))
             self.inside.append(self._within(self.points[i]))
             (self.marked if self.inside[i] else self.isolated).append(i)
             self._pair(i, 1, why)
+        for crossing in crossings:
+            if not self._told[crossing.argument]:
+                self._cross(crossing)
+
+    def _cross(self, crossing: Crossing) -> None:
+        """Look at both sides of a condition beyond the bounds."""
+        sides = []
+        for point, why in ((crossing.before, "a point before a condition of the rule"), (crossing.behind, BEHIND)):
+            self.points.append(self._kept(self._representable(point)))
+            self.inside.append(False)
+            sides.append(len(self.pairs))
+            self._pair(len(self.points) - 1, 1, why)
+        self.crossings.append((crossing.argument, *sides))
 
     plain = ("the given point", "a point nearby", "the point with other signs")
 
