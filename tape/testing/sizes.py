@@ -59,10 +59,11 @@ def _given(arrays: dict[int, np.ndarray], group: list[Axis]) -> int:
 def _grown(evidence: Evidence, arrays: dict[int, np.ndarray], groups: list[list[Axis]]) -> list[Variant]:
     """Return the variants with longer axes that are odd: of one group of axes if that is enough, and no longer than need be."""
     given = [_given(arrays, group) for group in groups]
-    for least in (BATCH, LONG, 0):
-        long = [_length(n, place, least) if least else n + 1 for place, n in enumerate(given)]
+    forth = range(len(given))
+    for least, places in ((BATCH, forth), (LONG, forth), (LONG, forth[::-1]), (0, forth)):  # windows are shorter than what they slide over
+        long = [_length(n, place, least) if least else n + 1 for place, n in zip(places, given, strict=True)]
         together = _resized(evidence, arrays, groups, long)
-        if together:
+        if together and all(math.prod(y.shape) for y in together[0].subject.outputs):
             break
     if not any(differs(evidence, variant) for variant in together):
         return []
