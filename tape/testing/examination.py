@@ -282,7 +282,7 @@ class Examination:
         wrong = {f.argument for f in self.findings}
         beyond = [b for b in beyond if b not in alone]
         self._hear(note_beyond(evidence, [s for s in _suspects(evidence, beyond) if s.argument not in wrong]))
-        self._hear(note_not_finite(evidence) if evidence.explore and not self._failed else ())
+        self._hear(note_not_finite(evidence, beyond) if evidence.explore and not self._failed else ())
         if not evidence.explore and not self.findings:
             self._hear(native.check_finite(evidence))
         if evidence.explore and m.believed is not None:
