@@ -166,13 +166,11 @@ class Probes:
 
     def _cross(self, crossing: Crossing) -> None:
         """Look at both sides of a condition beyond the bounds."""
-        sides = []
         for point, why in ((crossing.before, "a point before a condition of the rule"), (crossing.behind, BEHIND)):
             self.points.append(self._kept(self._representable(point)))
             self.inside.append(False)
-            sides.append(len(self.pairs))
             self._pair(len(self.points) - 1, 1, why)
-        self.crossings.append((crossing.argument, *sides))
+        self.crossings.append((crossing.argument, len(self.pairs) - 2, len(self.pairs) - 1))
 
     plain = ("the given point", "a point nearby", "the point with other signs")
 
