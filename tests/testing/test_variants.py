@@ -49,6 +49,11 @@ WRONG = {  # with what the report says
         (np.resize(FIVE, (7, 7)), A),
         "off by one along axis 0",
     ),
+    "rows of more than a block": (
+        lambda: ruled(lambda x: jnp.sum(x * x), lambda kept, ct: (2 * ct * jnp.where(jnp.arange(kept[0].shape[1]) < 64, kept[0], 0),)),
+        (np.resize(FIVE, (2, 3)),),
+        "wrong for argument 0 of shape (2, 65): zero at the last index of axis 1",
+    ),
     "the sides of a square": (
         lambda: ruled(lambda a: jnp.mean(a, 0), lambda kept, ct: (jnp.broadcast_to(ct / kept[0].shape[1], kept[0].shape),)),
         (A,),
