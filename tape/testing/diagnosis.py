@@ -83,6 +83,9 @@ def _at_values(evidence: Evidence, finding: Finding, plain: str) -> str:
     j = moved[0] if len(moved) == 1 else k
     if not finding.why.startswith(SPECIAL) or (j == k and x[k].shape != off.shape):
         return ""
+    here, there = (evidence.measured[key][k][0] for key in ("r", "g"))
+    if j == k and np.all(np.abs(there - here)[off] > UNLIKE * np.abs(here)[off]):
+        return ""  # it is wrong at the given point, too, where it is too small to be seen
     values = np.unique(x[k][off] if j == k else x[j][x[j] != given[j]])
     name = "x" if j == k else evidence.subject.names[j]
     said = pattern if j == k else plain.removesuffix(" everywhere")

@@ -21,7 +21,7 @@ from tape.testing.executables import Program
 from tape.testing.findings import Finding, Item, LeftOut, Note, Suspect, Vote, fail, infinite
 from tape.testing.isolation import judge_crossings, judge_isolated, note_beyond, note_not_finite
 from tape.testing.judgement import ask_values, judge
-from tape.testing.linearity import check_linear
+from tape.testing.linearity import check_linear, refused
 from tape.testing.marks import MINUTE
 from tape.testing.measurement import BASIS, Measurement, user_rules
 from tape.testing.others import odd_ones
@@ -191,7 +191,7 @@ class Examination:
 
     def _stuck(self, eager: list[native.Gradients] | None, error: Exception) -> Sequence[Finding]:
         """Return what is wrong where the derivative raises: that a rule keeps what belongs to another call, if it is that."""
-        return list(native.stale(self.evidence, eager) if eager is not None else ()) or [self.evidence.raises(error)]
+        return list(native.stale(self.evidence, eager) if eager is not None else ()) or [refused(self.evidence, error)]
 
     def _variants(self) -> Iterator[Item]:
         """Check the same function for other sizes, integers and masks where it looks wrong there."""
