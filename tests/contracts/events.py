@@ -38,8 +38,8 @@ class Events:
     def derived(self, how, i, j):
         """A derivative by a transform: cos(a) * b."""
         a, b = self.pick(i), self.pick(j)
-        if a.ours.shape != b.ours.shape:
-            return
+        if a.ours.shape != b.ours.shape or self.model.negated:
+            return  # op hooks see the transform's sweep
         with self.uncounted(flag=True):
             expected = self.model.mul(self.model.cos(a.theirs.value), b.theirs.value)
         self.push(DERIVED[how](a.ours, b.ours), reference.Variable(expected))

@@ -103,13 +103,13 @@ PAIRS = {
     "map": _mapped,
     "fori": _counted,
     "switch": lambda a, b: tape.lax.switch(tape.constant(1), [lambda a, b: (a, b), _pair], a, b),
-    "vmap": lambda a, b: mapped(a, b) if a.shape else _pair(a, b),
+    "vmap": lambda a, b: mapped(a, b),
     "lowered": lambda a, b: lowered(a, b),
     "several": lambda a, b: Several.apply(a, tape.constant(2), b)[::2],
     "nested": lambda a, b: tape.checkpoint(lambda a, b: jitted(a, b))(a, b),
     "function within": lambda a, b: tape.checkpoint(lambda b: Pair.apply(a, b))(b),
 }
-LOOPS = {"scan", "cond", "map", "fori", "switch"}  # whose derivatives are zeros where others have none
+DENSE = {"scan", "cond", "map", "fori", "switch", "function within"}  # whose derivatives are zeros where others have none
 SINGLE = {"lift", "lift anew", "function", "checkpoint", "capture", "cond"}  # those that are one entry
 UNARY = {
     "sin": tnp.sin,
