@@ -109,7 +109,7 @@ PAIRS = {
     "nested": lambda a, b: tape.checkpoint(lambda a, b: jitted(a, b))(a, b),
     "function within": lambda a, b: tape.checkpoint(lambda b: Pair.apply(a, b))(b),
 }
-DENSE = {"scan", "cond", "map", "fori", "switch", "function within"}  # whose derivatives are zeros where others have none
+DENSE = {"scan", "cond", "fori", "switch", "function within"}  # whose derivatives are zeros where others have none
 SINGLE = {"lift", "lift anew", "function", "checkpoint", "capture", "cond"}  # those that are one entry
 UNARY = {
     "sin": tnp.sin,

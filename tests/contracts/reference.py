@@ -69,14 +69,15 @@ class Variable:
 
     @property
     def is_leaf(self):
-        return self.value.node is None or self.value.key[0].vjp is None
+        return self.value.node is None or self.value.node.vjp is None
 
     def unchain(self):
         """Cut the entry that made it off, for every later sweep; its hooks stay with it."""
         node, index = self.value.node, self.value.index
+        before = node.cuts[index].hooks.get(0, []) if index in node.cuts else node.hooks.pop(index, [])
         self.become_leaf(self.value.array)
         node.cuts[index] = self.node
-        self.node.hooks[0] = node.hooks.pop(index, [])
+        self.node.hooks[0] = before
 
     def unchain_backward(self):
         """Cut off all entries that led to it."""
@@ -312,7 +313,7 @@ class Tape:
             if gradient is not None:
                 v.grad = Variable(gradient if v.grad is None else self.total(v.grad.value, gradient))
                 v.assigned = False
-                if v.clears and v.value.key[0].vjp is None:
+                if v.clears and v.is_leaf:
                     v.grad = None
         self.mode = old
         self.release(swept, create_graph if retain_graph is None else retain_graph)
