@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import pickle
 
 import jax
@@ -78,26 +79,47 @@ class Events:
         self.handles += [v.ours.register_hook(function), removal]
         hooks.append(removal.factor)
 
-    def failing(self, i, root, seed):
+    def failing(self, i, root, seed, *where):
         """A sweep in which a hook raises, and which changes nothing."""
         v, r = self.pick(i), self.pick(root)
         if not v.theirs.requires_grad:
             return
-
-        def fail(gradient):
-            raise StopError
-
         count = len(self.handles)
-        self._hook(v, fail, None)
+        self.model.stops = "op hook" in where
+        if not self.model.stops:
+            self._hook(v, _fail, None)
         try:
             ours, theirs = self._seeds([r], [seed])
-            self.both(
-                lambda: tape.backward([r.ours], ours, retain_graph=True), lambda: self.model.backward([r.theirs], theirs, retain_graph=True)
-            )
+            with Failing() if self.model.stops else contextlib.nullcontext():
+                self.both(
+                    lambda: tape.backward([r.ours], ours, create_graph="create" in where),
+                    lambda: self.model.backward([r.theirs], theirs, create_graph="create" in where),
+                )
         finally:
+            self.model.stops = False
             for handle in self.handles[count:]:
                 handle.remove()
             del self.handles[count:]
+
+    def gather(self, i, j, mode):
+        """Have a hook see the gradients of two Variables in each sweep."""
+        v, w = self.pick(i), self.pick(j)
+        if not (v.theirs.requires_grad and w.theirs.requires_grad):
+            return
+        seen, group = [], Group(mode)
+
+        def see(gradients):
+            given = gradients if mode == "all" else [gradients]
+            seen.append([None if g is None else float(g.sum()) for g in given])
+
+        self.handles += [tape.register_multi_grad_hook([v.ours, w.ours], see, mode=mode)]
+        for k, one in enumerate((v, w)):
+            node, index = one.theirs.value.key
+            hooks = node.hooks.setdefault(index, [])
+            self.handles.append(Removal(hooks, group.member(k)))
+            hooks.append(self.handles[-1].factor)
+        self.model.groups.append(group)
+        self.gathered.append((seen, group.seen))
 
     def clear(self, i):
         """Have a leaf's gradient taken away as soon as it is there."""
@@ -143,23 +165,59 @@ class Events:
         for value in (doubled(v.ours), *(found or ())[:1]):
             self.same(tape.constant(value), reference.Variable(reference.Value(v.theirs.value.array * 2)), "what JAX gave")
 
-    def stream(self, roots, seeds, inputs):
+    def same_lists(self, seen, expected):
+        """Compare what hooks over two Variables saw."""
+        close = len(seen) == len(expected) and all(
+            len(a) == len(b) and all((x is None) is (y is None) for x, y in zip(a, b, strict=True))
+            for a, b in zip(seen, expected, strict=True)
+        )
+        pairs = [
+            (x, y) for a, b in zip(seen, expected, strict=False) for x, y in zip(a, b, strict=False) if x is not None and y is not None
+        ]
+        if not close or any(abs(x - y) > 1e-3 * self.largest for x, y in pairs):
+            msg = f"a hook saw {seen}, expected {expected}"
+            raise DifferenceError(msg)
+
+    def stream(self, roots, seeds, inputs, most=None):
         items = [self.pick(r) for r in roots]
         ours, theirs = self._seeds(items, seeds)
         inside = None if inputs is None else [self.pick(k) for k in inputs]
+
+        def pairs():
+            with contextlib.closing(
+                tape.stream_gradients([r.ours for r in items], ours, inputs=None if inside is None else [v.ours for v in inside])
+            ) as stream:
+                return dict(itertools.islice(stream, most))
+
+        released = most is None
         found = self.both(
-            lambda: dict(tape.stream_gradients([r.ours for r in items], ours, inputs=None if inside is None else [v.ours for v in inside])),
-            lambda: self.model.stream([r.theirs for r in items], theirs, None if inside is None else [v.theirs for v in inside]),
+            pairs,
+            lambda: self.model.stream([r.theirs for r in items], theirs, None if inside is None else [v.theirs for v in inside], released),
         )
         if found is None:
             return
         ours, theirs = found
+        if not released:  # it was dropped, and releases nothing
+            for v in [v for v in dict.fromkeys(self.pool) if v.ours in ours]:
+                self.same(ours[v.ours], theirs[v.theirs], "a gradient of a stream")
+            return
         came = [v.ours in ours for v in self.pool]
         if came != [v.theirs in theirs for v in self.pool]:
             msg = f"gradients came of {came}"
             raise DifferenceError(msg)
         for v in [v for v in dict.fromkeys(self.pool) if v.ours in ours]:
             self.push(ours[v.ours], theirs[v.theirs], gradient=True)
+
+
+class Failing(tape.OpHook):
+    """An op hook that raises as soon as something is swept."""
+
+    def backward_postprocess(self, op, input_grads):
+        raise StopError
+
+
+def _fail(gradient):
+    raise StopError
 
 
 class Removal:
@@ -182,3 +240,38 @@ class Clearing:
 
     def remove(self):
         self.variable.clears -= 1
+
+
+class Group:
+    """A hook that sees the gradients of two Variables, once in a sweep; ``seen`` has the sums of what it saw."""
+
+    def __init__(self, mode):
+        self.mode = mode
+        self.seen = []
+        self.waiting = None
+
+    def member(self, position):
+        return Member(self, position)
+
+    def see(self, position, gradient):
+        if self.mode == "any" and self.waiting is None:
+            self.seen.append([gradient.array.sum()])
+        self.waiting = self.waiting or [None, None]
+        if self.waiting[position] is None:
+            self.waiting[position] = gradient.array.sum()
+
+    def finish(self, raised):
+        if self.mode == "all" and self.waiting is not None and (None not in self.waiting or not raised):
+            self.seen.append(self.waiting)
+        self.waiting = None
+
+
+class Member:
+    """What stands among the hooks of one of the two."""
+
+    def __init__(self, group, position):
+        self.group = group
+        self.position = position
+
+    def see(self, gradient):
+        self.group.see(self.position, gradient)

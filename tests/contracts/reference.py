@@ -113,6 +113,8 @@ class Tape:
 
     def __init__(self):
         self.mode = RECORD
+        self.groups = []  # hooks over several Variables
+        self.stops = False  # whether an op hook raises
         self.negated = False  # whether an op hook changes the sign of what goes back through each entry
         self.uncounted = False  # whether what is recorded is another number of entries of the tape
 
@@ -213,9 +215,14 @@ class Tape:
         """Gradients by key, and the entries that were swept."""
         old, self.mode = (self.mode, self.uncounted), RECORD if create_graph else SWEEP
         self.uncounted = True
+        raised = True
         try:
-            return self._sweep(roots, seeds, targets, ignored)
+            result = self._sweep(roots, seeds, targets, ignored)
+            raised = False
+            return result
         finally:
+            for group in self.groups:
+                group.finish(raised)
             self.mode, self.uncounted = old
 
     def _sweep(self, roots, seeds, targets, ignored):
@@ -259,6 +266,8 @@ class Tape:
                 raise RefusalError("UnrecordedGradientError")
             if node.uncounted and self.negated:
                 raise VagueError
+            if self.stops:
+                raise RefusalError("StopError")
             swept.append(node)
             for v, g, w in zip(node.inputs, node.vjp(outputs, wanted), wanted, strict=True):
                 if w and g is not None:
@@ -271,7 +280,10 @@ class Tape:
         for factor in tuple(factors):
             if factor is None:
                 raise RefusalError("StopError")
-            gradient = self.mul(gradient, factor) if isinstance(factor, Value) else self.scale(gradient, factor)
+            if hasattr(factor, "see"):
+                factor.see(gradient)
+            else:
+                gradient = self.mul(gradient, factor) if isinstance(factor, Value) else self.scale(gradient, factor)
         return gradient
 
     def seeds(self, roots, given, *, required=True):
@@ -340,7 +352,7 @@ class Tape:
         self.release(swept, create_graph if retain_graph is None else retain_graph)
         return results
 
-    def stream(self, roots, given, inputs=None):
+    def stream(self, roots, given, inputs=None, released=True):
         """Leaves (or inputs) with their gradients, in any order."""
         seeds, _ = self.seeds(roots, given)
         for v in inputs or ():
@@ -356,7 +368,7 @@ class Tape:
             held = [(v, found.get(v.value.key)) for v in dict.fromkeys(inputs)]
         if any(g is None for _, g in held):
             raise RefusalError("UnconnectedError")
-        self.release(swept, retain=False)
+        self.release(swept, not released)
         return {v: Variable(g) for v, g in held}
 
     @staticmethod

@@ -34,6 +34,7 @@ class Run(Events):
     def __init__(self, script, variant, kept=None):
         self.model = reference.Tape()
         self.handles = []
+        self.gathered = []  # what hooks over two Variables saw, here and there
         self.variant = variant
         self.functions = any(kind == "pair" and args[0] in ("function", "several", "function within") for kind, _, args in script.events)
         self.largest = 1.0
@@ -358,6 +359,8 @@ class Run(Events):
                 self.same(v.ours.grad, v.theirs.grad, ".grad at the end")
                 if v.theirs.grad.requires_grad and not v.ours.grad.requires_grad:
                     raise DifferenceError(".grad.requires_grad at the end is False")
+        for seen, expected in self.gathered:
+            self.same_lists(seen, expected)
         for handle in self.handles:
             handle.remove()
 

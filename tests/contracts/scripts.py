@@ -78,6 +78,7 @@ WEIGHTS = {
     "at": 1,
     "failing": 0.7,
     "clear": 0.5,
+    "gather": 0.5,
     "unchain_backward": 0.7,
     "deep": 0.5,
     "raw": 0.3,
@@ -118,12 +119,14 @@ def make_event(rng, kind=None):
     elif kind == "at":
         args = (rng.choice(["set", "add", "multiply"]), n(), n())
     elif kind == "failing":
-        args = (n(), n(), *seeds(1))
+        args = (n(), n(), *seeds(1), rng.choice(["hook", "hook", "op hook"]), rng.choice(["", "create"]))
+    elif kind == "gather":
+        args = (n(), n(), rng.choice(["all", "any"]))
     elif kind == "deep":
         args = (rng.choice(["deep", "pickle"]), n())
     elif kind == "stream":
         roots = tuple(n() for _ in range(rng.choice([1, 1, 2])))
-        args = (roots, seeds(len(roots)), rng.choice([None, (n(),), (n(), n())]))
+        args = (roots, seeds(len(roots)), rng.choice([None, (n(),), (n(), n())]), rng.choice([None, None, 0, 1]))
     elif kind in ("preset_variable", "put"):
         args = (n(), n())
     elif kind == "cut":
