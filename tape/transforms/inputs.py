@@ -182,7 +182,10 @@ def _severed(variable: Handle) -> Any:
 
 def _cut(value: object) -> object:
     """Return what a call under ``no_grad`` returns."""
-    return detach(value) if isinstance(value, Handle) and (value._place.kind.requires_grad or boundary.is_traced(value)) else value
+    if not isinstance(value, Handle):
+        return value
+    kind = value._place.kind
+    return detach(value) if kind.requires_grad or kind.unrecorded or boundary.is_traced(value) else value
 
 
 def _unrecorded(variable: Handle) -> Any:
