@@ -530,6 +530,16 @@ ROWS = {
             "same(v[0], 2 * A) and same(v[1], 0 * A)",
         ),
         ("tape.grad(total(x), x)", "grad: expected a function", "v = tape.gradients(total(x), x)", "same(v, 2 * A)"),
+        ("tape.jacobian(lambda v: v * v, x)", "write tape.jacrev(f)(x)", "g = tape.jacrev(lambda v: v * v)(x)", "same(g, np.diag(2 * A))"),
+        ("tape.hessian(total, A.sum())", "write tape.hessian(f)(x)", "g = tape.hessian(total)(x)", "same(g, 2 * np.eye(3))"),
+        (
+            "tape.value_and_grad(total, [x])",
+            "write tape.value_and_grad(f)(x)",
+            "g = tape.value_and_grad(total)(x)",
+            "same(g[1], 2 * A)",
+        ),
+        ("tape.hvp(total, x, c)", "write tape.hvp(f, (x,), (v,))", "g = tape.hvp(total, (x,), (c,))", "same(g, 2 * A)"),
+        ("tape.jvp(total, x, c)", "write tape.jvp(f, (x,), (v,))", "g = tape.jvp(total, (x,), (c,))", "same(g[1], (2 * A * A).sum())"),
         ("tape.grad(lambda v: v * v)(A)", "reduce it", "g = tape.grad(lambda v: (v * v).sum())(A)", "same(g, 2 * A)"),
         ("tape.grad(lambda v: v * v)(A)", "use tape.jacrev", "g = tape.jacrev(lambda v: v * v)(A)", "same(g, np.diag(2 * A))"),
         (
