@@ -281,13 +281,14 @@ def unknown_keyword(what: str, keyword: str, *_: str) -> TapeTypeError:
     return TapeTypeError(f"{what}: there is no argument {keyword}=" + ("" if ours is None else f"; use {ours}"))
 
 
-def wrap(error: Exception, what: str, avals: Sequence[Any] = ()) -> TapeError | None:
+def wrap(error: Exception, what: str, avals: Sequence[Any] = (), *, repair: str | None = None) -> TapeError | None:
     """Return the TapeError that says what an error of JAX about arguments says; None for any other (see ``FOREIGN``).
 
     Args:
         error: what JAX raised.
         what: the function that the user called.
         avals: its operands (anything with a shape and a dtype), which JAX's words may not name.
+        repair: what to do, which they may not say.
 
     """
     unexpected = _UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
@@ -296,7 +297,7 @@ def wrap(error: Exception, what: str, avals: Sequence[Any] = ()) -> TapeError | 
     for builtin, ours in _WRAPPED:
         if isinstance(error, builtin):
             said = str(error.args[0] if isinstance(error, KeyError) and error.args else error) or builtin.__name__
-            return ours(f"{what}: {said}{_operands(avals)}")
+            return ours(f"{what}: {said}{_operands(avals)}{'' if repair is None else f'; {repair}'}")
     return None
 
 

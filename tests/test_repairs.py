@@ -522,6 +522,22 @@ ROWS = {
             "same(g, 2 * A)",
         ),
     ],
+    "looks": [
+        ("0 < x < 3", "write (a < v) & (v < b)", "v = (0 < x) & (x < 3)", "same(v, (A > 0) & (A < 3))"),
+        ("(x > 0) and (x < 3)", "v & w", "v = (x > 0) & (x < 3)", "same(v, (A > 0) & (A < 3))"),
+        ("m in [x, m]", "any(v is w for w in variables)", "v = any(m is w for w in [x, m])", "v"),
+        ("c in [x, i]", "any(v is w for w in variables)", "v = any(c is w for w in [x, i])", "not v"),
+        ("[x, c].index(c) if x else 0", "a.any()", "v = x.any()", "same(v, True)"),
+        ("f'{x:.2f}'", "format one element", "v = f'{x[1]:.2f}'", "v == '-2.00'"),
+        ("f'{x:.2f}'", "print v.numpy().round(2)", "v = x.numpy().round(2)", "same(v, A)"),
+        ("x.item()", "index one element", "v = x[1].item()", "v == -2"),
+        ("x.item()", "take v.tolist()", "v = x.tolist()", "v == [1.0, -2.0, 0.5]"),
+        ("[1, 2, 3][x[0]]", "write int(v)", "v = [1, 2, 3][int(x[0])]", "v == 2"),
+        ("[1, 2, 3][i]", "index one element", "v = [1, 2, 3][i[0]]", "v == 2"),
+        ("len(x[0])", "take v.size", "v = x[0].size", "v == 1"),
+        ("list(x[0])", "take v.item()", "v = x[0].item()", "v == 1"),
+        ("list(x[0])", "v.ravel()", "v = list(x[0].ravel())", "same(v, [1])"),
+    ],
     "transforms": [
         (
             "tape.grad(lambda v: total(v).value)(x)",
