@@ -271,6 +271,10 @@ _KEYWORDS = {
     "in_dims": "in_axes=",
     "out_dims": "out_axes=",
 }
+_NO_ARRAY = re.compile(
+    r"(?:problematic value is of type|arguments, got|interpret value of type) <class '([\w.]+)'>(?:.*? at (?:path|position) (\w+))?",
+    re.DOTALL,
+)
 _UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
 _TOO_MANY = re.compile(r"positional arguments? but \d+ (was|were) given")
 
@@ -294,11 +298,27 @@ def wrap(error: Exception, what: str, avals: Sequence[Any] = (), *, repair: str 
     unexpected = _UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
     if unexpected is not None and unexpected[1] in _KEYWORDS:
         return unknown_keyword(what, unexpected[1])
+    other = _NO_ARRAY.search(str(error)) if isinstance(error, TypeError) else None
+    if other is not None:
+        return TapeTypeError(f"{what}: {_no_array(*other.groups())}{_operands(avals)}")
     for builtin, ours in _WRAPPED:
         if isinstance(error, builtin):
             said = str(error.args[0] if isinstance(error, KeyError) and error.args else error) or builtin.__name__
             return ours(f"{what}: {said}{_operands(avals)}{'' if repair is None else f'; {repair}'}")
     return None
+
+
+def _no_array(kind: str, place: str | None) -> str:
+    """Say what stands where an array should, and what to write; JAX speaks of jitted functions, which the user has none of."""
+    if kind in {"list", "tuple"}:
+        repair = "make an array of it: tape.numpy.asarray(value)"
+    elif kind == "dict":
+        repair = "map over its values: jax.tree.map(function, value)"
+    elif kind.partition(".")[0] in {"torch", "tensorflow"}:
+        repair = "pass tape.constant(value)"
+    else:
+        repair = "pass a Variable, an array or a number"
+    return f"{'an argument' if place is None else f'argument {place}'} is of type {kind}; {repair}"
 
 
 def saying(fun: Callable[..., Any], name: str) -> Callable[..., Any]:

@@ -538,6 +538,20 @@ ROWS = {
         ("list(x[0])", "take v.item()", "v = x[0].item()", "v == 1"),
         ("list(x[0])", "v.ravel()", "v = list(x[0].ravel())", "same(v, [1])"),
     ],
+    "no arrays": [
+        (
+            "tnp.sum([x[0], x[1]])",
+            "argument 0 is of type list; make an array of it",
+            "v = tnp.sum(tnp.asarray([x[0], x[1]]))",
+            "same(v, -1)",
+        ),
+        ("tape.nn.softmax((1.0, 2.0))", "tape.numpy.asarray(value)", "v = tape.nn.softmax(tnp.asarray((0.0, 0.0)))", "same(v, 0.5)"),
+        ("tnp.dot(x, [1.0, 1, 1])", "argument 1 is of type list", "v = tnp.dot(x, tnp.asarray([1.0, 1, 1]))", "same(v, A.sum())"),
+        ("tnp.sin({'a': x})", "jax.tree.map(function, value)", "v = jax.tree.map(tnp.sin, {'a': x})['a']", "same(v, np.sin(A))"),
+        ("tnp.sin('text')", "argument x is of type str; pass a Variable, an array or a number", "v = tnp.sin(A)", "same(v, np.sin(A))"),
+        ("tnp.sin(None)", "is of type NoneType; pass a Variable", "v = tnp.sin(1.0)", "same(v, np.sin(1))"),
+        ("tape.lax.add(x, 'text')", "argument 1 is of type str", "v = tape.lax.add(x, A)", "same(v, 2 * A)"),
+    ],
     "transforms": [
         (
             "tape.grad(lambda v: total(v).value)(x)",
