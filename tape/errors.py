@@ -261,6 +261,7 @@ _KEYWORDS = {
     "set_to_none": "zero_grad() without it, which always sets gradients to None",
     "inplace": "the result: values do not change in place",
     "gradient": "the seed as the first argument, without a name",
+    "grad_outputs": "the seed as the first argument, without a name",
     "tensors": "outputs=",
     "grad_tensors": "grad_outputs=",
     "retain_variables": "retain_graph=",
