@@ -1251,6 +1251,45 @@ ROWS = {
             "float(total(x)) < 5.25",
         ),
         (
+            "interop.optax.Optimizer([x], optax.sgd(0.1)).param_groups[0]['learning_rate'] = 0.2",
+            "*interop.optax.parameter_groups([{'params': variables}], optax.sgd, learning_rate=0.1)",
+            (
+                "o = interop.optax.Optimizer(*interop.optax.parameter_groups([{'params': [x]}], optax.sgd, learning_rate=0.1)); "
+                "o.param_groups[0]['learning_rate'] = 0.2; total(x).backward(); o.step()"
+            ),
+            "same(x, 0.6 * A)",
+        ),
+        (
+            "interop.optax.Optimizer(optax.sgd(0.1), [x])",
+            "write Optimizer(parameters, transformation)",
+            "o = interop.optax.Optimizer([x], optax.sgd(0.1))",
+            "o.parameters == [x]",
+        ),
+        (
+            "interop.optax.Optimizer([x], optax.adam)",
+            "call it, as in optax.adam(1e-3)",
+            "o = interop.optax.Optimizer([x], optax.adam(1e-3))",
+            "o.parameters == [x]",
+        ),
+        (
+            "interop.optax.Optimizer([x], 'adam')",
+            "pass one, such as optax.adam(1e-3)",
+            "o = interop.optax.Optimizer([x], optax.adam(1e-3))",
+            "o.parameters == [x]",
+        ),
+        (
+            "interop.optax.Optimizer([('w', x)], optax.sgd(0.1))",
+            "pass dict(named)",
+            "o = interop.optax.Optimizer(dict([('w', x)]), optax.sgd(0.1))",
+            "o.parameters['w'] is x",
+        ),
+        (
+            "interop.optax.Optimizer(object(), optax.sgd(0.1))",
+            "in a list or a dictionary",
+            "o = interop.optax.Optimizer([x], optax.sgd(0.1))",
+            "o.parameters == [x]",
+        ),
+        (
             "interop.optax.parameter_groups([{'learning_rate': 0.1}], optax.sgd)",
             "{'params': variables, 'learning_rate': 0.1}",
             "o = interop.optax.Optimizer(*interop.optax.parameter_groups([{'params': [x], 'learning_rate': 0.1}], optax.sgd))",
