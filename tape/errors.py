@@ -270,6 +270,8 @@ _KEYWORDS = {
     "only_inputs": "the call without it: no other .grad is touched",
     "is_grads_batched": "tape.vmap(lambda seed: tape.gradients(outputs, inputs, seed, retain_graph=True))(seeds)",
     "in_dims": "in_axes=",
+    "persistent": "retain_graph=True where gradients are asked for",
+    "watch_accessed_variables": "variable.detach() for what is not to be differentiated",
     "out_dims": "out_axes=",
 }
 _NO_ARRAY = re.compile(

@@ -65,6 +65,24 @@ ROWS = {
             "with tape.Tape() as t: y = F.apply(x) * x\nv = t.function(x, y)(2 * A)",
             "same(v, 8 * A * A)",
         ),
+        (
+            "with tape.Tape() as t: y = total(x)\nt.gradient(y, x)",
+            "use t.gradients(outputs, inputs)",
+            "g = t.gradients(y, x)",
+            "same(g, 2 * A)",
+        ),
+        (
+            "with tape.Tape() as t: t.watch(c)",
+            "constant.requires_grad_()",
+            "c.requires_grad_(); g = tape.gradients(total(c), c)",
+            "same(g, 2 * A)",
+        ),
+        (
+            "with tape.Tape(persistent=True) as t: y = total(x)",
+            "use retain_graph=True where gradients are asked for",
+            "y = total(x); g = tape.gradients(y, x, retain_graph=True), tape.gradients(y, x)",
+            "same(g, [2 * A, 2 * A])",
+        ),
         ("tape.Tape(h)", "tape.Tape.of(outputs)", "v = tape.Tape.of(h)", "len(v) == 1"),
         ("tape.profile(total)", "write @tape.profile(), with parentheses", "v = tape.profile()(total)(x)", "same(v, (A * A).sum())"),
         ("tape.Tape().__exit__(None, None, None)", "with tape.Tape() as t", "with tape.Tape() as t: v = h + 1", "len(t) == 1"),
@@ -574,6 +592,14 @@ ROWS = {
         ("list(x[0])", "v.ravel()", "v = list(x[0].ravel())", "same(v, [1])"),
     ],
     "no arrays": [
+        (
+            "tape.Variable([x[0], x[1]])",
+            "use tape.numpy.asarray(values)",
+            "v = tnp.asarray([x[0], x[1]])",
+            "grad_is(v.sum(), x, [1, 1, 0])",
+        ),
+        ("tape.constant((x[0], 1.0))", "pass .detach() of each", "v = tape.constant((x[0].detach(), 1.0))", "same(v, [1, 1])"),
+        ("tape.Variable({'w': A})", "jax.tree.map(tape.Variable, tree)", "v = jax.tree.map(tape.Variable, {'w': A})", "same(v['w'], A)"),
         (
             "tnp.sum([x[0], x[1]])",
             "argument 0 is of type list; make an array of it",

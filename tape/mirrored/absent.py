@@ -17,11 +17,11 @@ _NAMESPACES = ("numpy", "nn", "numpy.linalg", "lax", "scipy.special", "random") 
 _SECOND = {"b", "x2", "y"}  # names of a function's second operand
 
 
-def missing(variable: object, name: str) -> AttributeError:
-    """Return the error for an attribute that a Variable does not have."""
-    msg = f"'{type(variable).__name__}' object has no attribute {name!r}"
-    repair = None if name.startswith("_") else _repair(name)
-    return _error(msg, repair, name, variable)
+def missing(found: object, name: str) -> AttributeError:
+    """Return the error for an attribute that an object of this library, a Variable most often, does not have."""
+    kind = type(found).__name__
+    repair = None if name.startswith("_") else NAMED[kind].get(name) if kind in NAMED else _repair(name)
+    return _error(f"'{kind}' object has no attribute {name!r}", repair, name, found)
 
 
 def missing_function(module: str, name: str) -> AttributeError:

@@ -202,7 +202,15 @@ _MODULES = "interop.nnx.Module(module), interop.equinox.Module(module) or intero
 _CLIPPED = "optax.clip_by_global_norm(max_norm) in front of the optimizer's transformation, by optax.chain"
 _CROSS_ENTROPY = "-tape.numpy.take_along_axis(tape.nn.log_softmax(x), labels[:, None], axis=1).mean()"
 _DROPPED = "tape.numpy.where(tape.random.bernoulli(key, 1 - p, x.shape), x / (1 - p), 0.0)"
-NAMED = {  # by namespace: what other libraries call it there
+NAMED = {  # by namespace, or class: what other libraries call it there
+    "Tape": {
+        "batch_jacobian": "tape.vmap(tape.jacrev(function))(x)",
+        "gradient": "t.gradients(outputs, inputs)",
+        "jacobian": "tape.jacrev(function)(x)",
+        "stop_recording": "tape.no_grad() in a with statement",
+        "watch": "tape.Variable(value), or constant.requires_grad_(): what requires grad is watched",
+        "watched_variables": "t.leaves",
+    },
     "interop": {
         "clip_grad_norm_": _CLIPPED,
         "flax": "interop.nnx.Module(module), or interop.linen.Module(module, variables)",
