@@ -270,6 +270,7 @@ _KEYWORDS = {
     "only_inputs": "the call without it: no other .grad is touched",
     "is_grads_batched": "tape.vmap(lambda seed: tape.gradients(outputs, inputs, seed, retain_graph=True))(seeds)",
     "in_dims": "in_axes=",
+    "size": "shape=",
     "persistent": "retain_graph=True where gradients are asked for",
     "watch_accessed_variables": "variable.detach() for what is not to be differentiated",
     "out_dims": "out_axes=",
@@ -307,6 +308,8 @@ def wrap(error: Exception, what: str, avals: Sequence[Any] = (), *, repair: str 
     for builtin, ours in _WRAPPED:
         if isinstance(error, builtin):
             said = str(error.args[0] if isinstance(error, KeyError) and error.args else error) or builtin.__name__
+            if "invalid PRNG key" in said or "unexpected PRNG key" in said:
+                repair = "make a key of a seed: tape.random.key(0)"
             return ours(f"{what}: {said}{_operands(avals)}{'' if repair is None else f'; {repair}'}")
     return None
 

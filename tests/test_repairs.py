@@ -576,6 +576,18 @@ ROWS = {
         ),
     ],
     "looks": [
+        (
+            "with jax.debug_nans(True): float(tnp.log(x).sum())",
+            "made a NaN, which jax_debug_nans forbids (shape (3,), dtype float32); keep what leads there in the domain of the op",
+            "with jax.debug_nans(True): v = float(tnp.log(tnp.where(x > 0, x, 1.0)).sum())",
+            "same(v, np.log(0.5))",
+        ),
+        (
+            "with jax.debug_infs(True): (1 / (x - 1)).value",
+            "made an infinity, which jax_debug_infs forbids",
+            "with jax.debug_infs(True): v = (1 / tnp.where(x == 1, 1.0, x - 1)).value",
+            "same(v, [1, -1 / 3, -2])",
+        ),
         ("0 < x < 3", "write (a < v) & (v < b)", "v = (0 < x) & (x < 3)", "same(v, (A > 0) & (A < 3))"),
         ("(x > 0) and (x < 3)", "v & w", "v = (x > 0) & (x < 3)", "same(v, (A > 0) & (A < 3))"),
         ("m in [x, m]", "any(v is w for w in variables)", "v = any(m is w for w in [x, m])", "v"),
@@ -592,6 +604,22 @@ ROWS = {
         ("list(x[0])", "v.ravel()", "v = list(x[0].ravel())", "same(v, [1])"),
     ],
     "no arrays": [
+        ("tape.random.normal(0, (3,))", "make a key of a seed", "v = tape.random.normal(tape.random.key(0), (3,))", "v.shape == (3,)"),
+        ("tape.random.normal((2, 3))", "make a key of a seed", "v = tape.random.normal(tape.random.key(0), (2, 3))", "v.shape == (2, 3)"),
+        (
+            "tape.random.normal(tape.random.key(0), size=(3,))",
+            "use shape=",
+            "v = tape.random.normal(tape.random.key(0), shape=(3,))",
+            "v.shape == (3,)",
+        ),
+        ("tape.random.seed(0)", "use tape.random.key(seed)", "v = tape.random.normal(tape.random.key(0))", "v.shape == ()"),
+        (
+            "tape.random.shuffle(A)",
+            "tape.random.permutation(key, x)",
+            "v = tape.random.permutation(tape.random.key(0), A)",
+            "same(v.sort(), np.sort(A))",
+        ),
+        ("x.to_device('cpu')", "pass jax.devices('cpu')[0]", "v = x.to_device(jax.devices('cpu')[0])", "grad_is(v.sum(), x, 1)"),
         (
             "tape.Variable([x[0], x[1]])",
             "use tape.numpy.asarray(values)",

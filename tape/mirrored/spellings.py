@@ -255,6 +255,12 @@ NAMED = {  # by namespace, or class: what other libraries call it there
         "tree": "jax.tree, which takes Variables",
         "utils": "tape.checkpoint(function) for checkpoints, and the data loaders of other libraries",
     },
+    "tape.random": {
+        "default_rng": "tape.random.key(seed)",
+        "manual_seed": "tape.random.key(seed)",
+        "seed": "tape.random.key(seed)",
+        "shuffle": "tape.random.permutation(key, x)",
+    },
     "tape.nn": {
         "BatchNorm1d": _MODULES,
         "BatchNorm2d": _MODULES,
