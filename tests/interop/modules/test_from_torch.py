@@ -548,6 +548,8 @@ def test_shared_and_frozen_parameters():
     module.requires_grad_(False)
     assert module.parameters() == []
     assert not module(X).requires_grad
+    with pytest.raises(TapeTypeError, match=r"zero_grad: there is no argument set_to_none=; use zero_grad\(\) without it"):
+        module.zero_grad(set_to_none=True)
     module.zero_grad()  # as in torch, of frozen ones, too
     assert module.b.bias.grad is None
 
