@@ -13,7 +13,7 @@ from tape.callables.reach import Path
 from tape.graph.kinds import Place
 from tape.graph.segment import Extra, extra_of
 from tape.jitting.orders import Orders
-from tape.jitting.results import ARRAY, FOUND, GRADIENT, MADE, ONE, SAME, Made, Slot, Tree
+from tape.jitting.results import ARRAY, FOUND, GRADIENT, MADE, ONE, SAME, SHARED, Made, Slot, Tree
 from tape.jitting.tracing import TracedStep
 from tape.mirrored.detachment import detach
 from tape.programs.program import look
@@ -55,8 +55,7 @@ class Delivery(layout.Bound):
                 self._cleared.append(extra_of(v))
             elif change.grad is not None:
                 self._accumulated.append((extra_of(v), change.grad, change.assigned))
-        trees = [outcome.returned, *[s.content for s in slots]]
-        wanted = [n for tree in trees for kind, n in tree.leaves if kind == MADE]
+        wanted = [n for tree in outcome.trees for kind, n in tree.leaves if kind == MADE]
         wanted += [n for _, n in self._joined]
         wanted += [change.grad for change in outcome.changes if change.grad is not None and change.grad >= 0]
         for n in wanted:
@@ -66,7 +65,7 @@ class Delivery(layout.Bound):
         self._needed = [(n, outcome.made[n]) for n in sorted({*wanted})]
         kept = bool(slots or self.orders)
         rare = any(m.name or m.grad >= 0 or m.retains or m.of for _, m in self._needed)
-        self._rarely = bool(rare or self._accumulated or self._joined or self._renewed or kept)
+        self._rarely = bool(rare or self._accumulated or self._joined or self._renewed or outcome.shared or kept)
         # What it returns, where that is new Variables only, each once: on what segment, in which place, and which result.
         numbers = [n for kind, n in outcome.returned.leaves if kind == MADE]
         whole = len(numbers) == len(outcome.returned.leaves) == len({*numbers}) and not self._rarely
@@ -75,7 +74,7 @@ class Delivery(layout.Bound):
         # Whether the recorded step must run at once: something that it leaves behind cannot be pending.
         self._at_once = kept or bool(outcome.changes or any(m.segment is not None or m.place.kind.unrecorded for m in outcome.made))
         self._at_once = self._at_once or any(m.of is not None and m.live < 0 for m in outcome.made)
-        self._at_once = self._at_once or any(kind == ARRAY for kind, _ in outcome.returned.leaves)
+        self._at_once = self._at_once or any(kind == ARRAY for tree in outcome.trees for kind, _ in tree.leaves)
 
     def _deliver(self, results: Sequence[Any], recorded: Sequence[Any] | None = None) -> object:
         """Put the results of a run where they belong, and return what the step returns; ``recorded`` are the same as Variables."""
@@ -105,9 +104,8 @@ class Delivery(layout.Bound):
                 variables[number] = handle(new.segment, new.place, [results[new.result]])
             else:
                 variables[number] = recorded[new.result] if new.live >= 0 else self._passed(new, results[new.result])
-        if self._rarely:
-            self._settle(variables, results)
-        return self._built(self._outcome.returned, variables, results)
+        containers = self._settle(variables, results) if self._rarely else ()
+        return self._built(self._outcome.returned, variables, results, containers)
 
     def _write(self, results: Sequence[Any]) -> None:
         """Give the Variables that the step wrote to their values."""
@@ -126,8 +124,8 @@ class Delivery(layout.Bound):
 
     # -- what is left behind --------------------------------------------------------------------------------------------
 
-    def _settle(self, variables: Sequence[Any], results: Sequence[Any]) -> None:
-        """Make the changes that are not mere values, and fill places."""
+    def _settle(self, variables: Sequence[Any], results: Sequence[Any]) -> Sequence[object]:
+        """Make the changes that are not mere values, and fill places; return the containers that stand in several."""
         for number, new in self._needed:
             if new.name is not None:
                 variables[number].name = new.name
@@ -151,12 +149,17 @@ class Delivery(layout.Bound):
                 if grad is not None and grad >= 0:
                     own.grad, own.assigned = variables[grad], assigned
             v._extra = own
+        containers: list[object] = []
+        for tree in self._outcome.shared:
+            containers.append(self._built(tree, variables, results, containers))
         for slot in self.slots:
-            slot.put(self._built(slot.content, variables, results))
+            slot.put(self._built(slot.content, variables, results, containers))
         self.orders.make()
+        return containers
 
-    def _built(self, tree: Tree, variables: Sequence[Any], results: Sequence[Any]) -> object:
-        leaves = [variables[x] if kind == MADE else self._leaf(kind, x, results) for kind, x in tree.leaves]
+    def _built(self, tree: Tree, variables: Sequence[Any], results: Sequence[Any], containers: Sequence[object]) -> object:
+        there = {MADE: variables, SHARED: containers}
+        leaves = [there[kind][x] if kind in there else self._leaf(kind, x, results) for kind, x in tree.leaves]
         return leaves[0] if tree.structure is ONE else tree.structure.unflatten(leaves)
 
     def _leaf(self, kind: int, x: Any, results: Sequence[Any]) -> object:

@@ -27,8 +27,8 @@ from tape.jitting.deadends import dead_end
 from tape.jitting.effects import Effects
 from tape.jitting.orders import Orders
 from tape.jitting.places import held, leaves_in
-from tape.jitting.records import flatten
-from tape.jitting.results import ALL, ARRAY, FOUND, GRADIENT, MADE, ONE, PLAIN, SAME, Made, Slot, Tree, VariableChange
+from tape.jitting.records import flatten, standing_often
+from tape.jitting.results import ALL, ARRAY, FOUND, GRADIENT, MADE, ONE, PLAIN, SAME, SHARED, Made, Slot, Tree, VariableChange
 from tape.ops.kernel import Op
 from tape.programs.program import look, run_pending
 from tape.recording import record
@@ -52,6 +52,7 @@ class Outcome:
         self._ends: list[Collection[LeafNode]] = []  # for each, where these end
         self.changes: list[VariableChange] = []
         self.slots: list[Slot] = []
+        self.shared: list[Tree] = []  # containers that stand in several places, each behind those in it
         # What places hold otherwise, to be stored once, as Python that runs while the function is traced does.
         self.plain: list[tuple[Writable, dict[Any, Any]]] = []
         self._effects = effects
@@ -60,8 +61,17 @@ class Outcome:
         self._targets: dict[Target, int] = {}  # of those in which gradients may end, or flow on: the numbers of the first handles
         self._sources = {id(v): i for i, v in enumerate(effects.sources)}
         self._grads = {id(g): i for i, g in enumerate(effects.grads) if g is not None}
+        stored = {
+            (id(h.place.at), key): content  # a namespace and its __dict__ are one place
+            for h in effects._holders
+            for key, content in h.place.contents().items()
+            if content is not h.before.get(key, MISSING)
+        }
+        self._often = standing_often([returned, *stored.values()], effects.met)
+        self._leaves = {*effects.met, *self._often}  # the ids of what is no part of a tree
+        self._shared: dict[int, int] = {}  # by id of what stands in several places: its number
         self.returned = self._tree(returned)
-        for kind, x in self.returned.leaves:
+        for kind, x in [leaf for tree in self.trees for leaf in tree.leaves]:
             if kind == PLAIN:
                 self._check_plain(x, passed)
         for i, v in enumerate(effects.sources):
@@ -71,10 +81,15 @@ class Outcome:
         for holder in effects._holders:
             self._stored(holder)
         self._cut_at_new_leaves()
-        leaves = [leaf for tree in (self.returned, *[s.content for s in self.slots]) for leaf in tree.leaves]
+        leaves = [leaf for tree in self.trees for leaf in tree.leaves]
         self.found = {path for kind, path in leaves if kind == FOUND}  # the objects that it refers to
         leaves += [m.of for m in self.made if m.of is not None]
         self.referred = {i for kind, i in leaves if kind in (SAME, GRADIENT)}  # the sources that it does, also by their gradients
+
+    @property
+    def trees(self) -> list[Tree]:
+        """The trees in which results stand."""
+        return [self.returned, *[s.content for s in self.slots], *self.shared]
 
     def sweeping(self, sweep: Callable[[], T]) -> T:
         """Trace the sweep of what was returned, and note what backwards and hooks of the user's store meanwhile.
@@ -193,7 +208,7 @@ class Outcome:
         """Return what the step leaves where, to be compared with what another one does."""
         made = [(m.place.kind, m.segment is None, m.result, *m[3:]) for m in self.made]
         slots = [(s.holder.key, s.key, _told(s.content)) for s in self.slots]
-        return made, slots, self.changes, _told(self.returned), self.orders.told()
+        return made, slots, self.changes, _told(self.returned), [*map(_told, self.shared)], self.orders.told()
 
     def drop_traced(self) -> None:
         """Forget what existed only in the trace."""
@@ -202,19 +217,21 @@ class Outcome:
         self._handles.clear()
         self._numbers.clear()
         self._targets.clear()
-        del self._effects
+        del self._effects, self._often, self._leaves, self._shared
 
     # -- trees, changes and places ----------------------------------------------------------------------------------------
 
-    def _tree(self, tree: object) -> Tree:
+    def _tree(self, tree: object, known: Collection[int] | None = None) -> Tree:
         structure: Any
-        leaves, structure = flatten(tree, self._effects.met)
+        leaves, structure = flatten(tree, self._leaves if known is None else known)
         return Tree(ONE if structure == ONE else structure, tuple(self._leaf(x) for x in leaves))
 
     def _leaf(self, x: object) -> tuple[int, Any]:
         if not isinstance(x, Handle):
             if isinstance(x, jax.Array):
                 return (ARRAY, self.value(x))
+            if id(x) in self._often:
+                return (SHARED, self._share(x))
             path = self._effects.met.get(id(x))
             return (PLAIN, x) if path is None else (FOUND, path)
         v = itself(x)
@@ -227,6 +244,13 @@ class Outcome:
         if not boundary.is_traced(v):
             self._effects._unexpected(v)
         return (MADE, self._make(v))
+
+    def _share(self, x: object) -> int:
+        if id(x) not in self._shared:
+            tree = self._tree(x, self._leaves - {id(x)})
+            self._shared[id(x)] = len(self.shared)
+            self.shared.append(tree)
+        return self._shared[id(x)]
 
     def _check_plain(self, x: object, passed: Collection[int]) -> None:
         """Refuse to return an object again at every call that belongs to one call: used up by it, or with an argument in it."""

@@ -100,6 +100,26 @@ def _take_apart(tree: Any, leaves: list[Any], form: list[Hashable]) -> None:
         leaves += found
 
 
+def standing_often(trees: Iterable[object], known: Collection[int]) -> dict[int, object]:
+    """Return by id what a step has made and put into several trees, or several times into one: no tuples, nothing that holds itself."""
+    met: dict[int, object] = {}
+    often: dict[int, object] = {}
+    cyclic: set[int] = set()
+    ahead: list[tuple[Any, tuple[int, ...]]] = [(tree, ()) for tree in trees]
+    for x, within in ahead:
+        if id(x) in within:
+            cyclic.update(within[within.index(id(x)) :])
+        contents = None if x is None or _is_leaf(x) or _is_known(x, known) or id(x) in within else _contents(x)
+        if contents is None:
+            continue
+        if id(x) in met and not isinstance(x, tuple):
+            often[id(x)] = x
+        else:
+            met[id(x)] = x
+            ahead += [(content, (*within, id(x))) for content in contents]
+    return {key: x for key, x in often.items() if key not in cyclic}
+
+
 def in_order_of(given: Any, tree: Any) -> Any:
     """Return a tree with its dicts in the order of those in another one, which has the same structure for JAX."""
     if type(given) in _DICTS:
@@ -141,6 +161,18 @@ def _opened(x: Any, known: Collection[int] | None, within: tuple[int, ...]) -> o
     else:
         return x
     return Record(kind, None, (*contents,), tuple([_as_tree(v, known, own) for v in contents.values()]))
+
+
+def _contents(x: Any) -> Collection[Any] | None:
+    """Return what stands in something; None where it is a leaf."""
+    if isinstance(x, dict):
+        return x.values()
+    if isinstance(x, (list, tuple, deque, set, frozenset)):
+        return x
+    if dataclasses.is_dataclass(x) and not isinstance(x, type):
+        return attributes(x).values()
+    leaves = jax.tree.leaves(x, is_leaf=lambda y: y is not x)
+    return None if len(leaves) == 1 and leaves[0] is x else leaves
 
 
 _DICTS = (dict, defaultdict)

@@ -14,8 +14,8 @@ from tape.graph.segment import Segment
 from tape.jitting.places import KeptArray, held, taken_apart_if_any
 
 # What a leaf of a tree is: an array, a new Variable, one from outside, the gradient of one from outside, an object that is found by
-# its path, or any other one.
-ARRAY, MADE, SAME, GRADIENT, FOUND, PLAIN = range(6)
+# its path, a new container that stands elsewhere as well, or any other object.
+ARRAY, MADE, SAME, GRADIENT, FOUND, SHARED, PLAIN = range(7)
 ONE = jax.tree.structure(0)  # of a tree that is one leaf
 ALL = "all of it"
 
@@ -88,7 +88,7 @@ class Slot(NamedTuple):
 
 def kept_in(slot: Slot) -> list[KeptArray]:
     """Return the arrays that a place held which gets others: they are inputs of the program, as the values of Variables are."""
-    if all(kind != ARRAY for kind, _ in slot.content.leaves):
+    if all(kind not in (ARRAY, SHARED) for kind, _ in slot.content.leaves):
         return []
     found = []
     for key in slot.holder.before if slot.key is ALL else [slot.key]:

@@ -2,6 +2,7 @@
 
 import collections
 import copy
+import dataclasses
 import functools
 import types
 
@@ -148,6 +149,61 @@ def test_containers_of_a_step_stay_the_same_ones():
             kept[0] = tape.Variable(10.0 * i)
 
     _same_for(lambda *args: list(script(*args)), traces=2)
+
+
+@dataclasses.dataclass
+class Pair:
+    first: object
+    second: object
+
+
+def _makes_for_two_places(o, x):
+    if o.by_name is None:
+        made = {"m": x * o.w}
+        o.by_name, o.state = {"w": made}, [made]
+    made = o.state[0]
+    made["m"] = made["m"] + x
+    return o.by_name["w"]["m"] * 1
+
+
+def _makes_twice_in_one(o, x):
+    made = [x * o.w]
+    o.state = (made, {"again": made})
+    made[0] = made[0] + 1
+
+
+def _makes_to_store_and_return(o, x):
+    o.state = {"m": x * o.w, "in": [x * 2]}
+    return o.state, o.state["in"]
+
+
+def _makes_one_in_another(o, x):
+    inner = [x * o.w]
+    o.state, o.by_name = {"m": inner, "n": Pair(inner, x)}, inner
+    return Pair(o.state, inner)
+
+
+def _containers(x):
+    """Return the containers in something, each as often as it stands there."""
+    contents = x.values() if isinstance(x, dict) else vars(x).values() if isinstance(x, Pair) else x if isinstance(x, (list, tuple)) else ()
+    here = [] if isinstance(x, tuple) or not contents else [x]
+    return [*here, *[c for content in contents for c in _containers(content)]]
+
+
+@pytest.mark.parametrize("function", [_makes_for_two_places, _makes_twice_in_one, _makes_to_store_and_return, _makes_one_in_another])
+def test_a_container_that_a_step_makes_is_one_wherever_it_puts_it(function):
+    def script(wrap, calls):
+        o = types.SimpleNamespace(w=tape.Variable(3.0), state=None, by_name=None)
+        step = wrap(lambda x: function(o, x))
+        for i in range(calls):
+            found = _containers((step(tape.constant(i + 1.0)), o.state, o.by_name))
+            for n, made in enumerate(found):  # who writes to one writes to all that are it
+                if isinstance(made, dict) and "m" in made:
+                    made["m"] = tape.constant(float(n))
+            values = [v for made in found for v in (made.values() if isinstance(made, dict) else made if isinstance(made, list) else ())]
+            yield [[a is b for b in found] for a in found], [v for v in values if isinstance(v, tape.Variable)]
+
+    _same_for(lambda *args: list(script(*args)))
 
 
 def test_what_a_lifted_function_keeps_is_no_part_of_a_step():
