@@ -142,8 +142,8 @@ class Reach:
             if not _leads_nowhere(content):
                 yield Edge(read, value, key, (*path, step), node, content)
 
-    def way(self, variables: Iterable[object], nodes: Iterable[int]) -> list[Edge]:
-        """Return all edges that can be rebound on the ways to some of the Variables and nodes."""
+    def way(self, variables: Iterable[object], nodes: Iterable[int]) -> tuple[list[Edge], set[int]]:
+        """Return all edges that can be rebound on the ways to some of the Variables and nodes, and all nodes on these ways."""
         edges: dict[tuple[int, object], Edge] = {}
         nodes = {*nodes}
         stack = [e for v in variables for e in self.edges.get(id(v), ())]
@@ -155,7 +155,11 @@ class Reach:
             if edge.source >= 0 and edge.source not in nodes:
                 nodes.add(edge.source)
                 stack.extend(self._incoming[edge.source])
-        return list(edges.values())
+        return list(edges.values()), nodes
+
+    def every(self) -> list[Edge]:
+        """Return all edges."""
+        return [edge for edges in (*self._incoming, *self.edges.values()) for edge in edges]
 
     def aliases(self, way: Iterable[Edge]) -> dict[Path, Path]:
         """Return the paths of edges to what was found by another path first, with that one."""

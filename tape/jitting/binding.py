@@ -69,9 +69,11 @@ class Binding(Delivery):
         self._waits, self._late = there_are_several(), fails_late([step.jaxpr])
         self.unrepeatable = bool(step.jaxpr.effects) or bool(donated)
         self.edges, self.slots, self.kept, self.orders, self.found = edges, slots, kept, orders, found
-        self._edges: list[Any] = [(e.get, e.holder, e.key, e.content) for e in edges if e.get is not None]
-        self._edges += [(Slot.holds, slot, None, slot.held) for slot in slots]
-        self._edges += [(e.get, e.holder, e.key, e.content) for e in edges_to(kept.values(), [variables[i]._cell[0] for i in kept])]
+        self._edges: list[Any] = [*edges_to(kept.values(), [variables[i]._cell[0] for i in kept])]
+        self.renewable = len(self._edges)  # so many, the first ones, see whether arrays are others, which :mod:`renewal` takes then
+        self._edges += [(e.get, e.holder, e.key, e.content) for e in edges if e.get is not None]
+        seen = {k.place[:2] for k in kept.values()}  # whose forms are looked at
+        self._edges += [(Slot.holds, slot, None, slot.held) for slot in slots if (id(slot.holder.place.at), slot.key) not in seen]
         outcome = step.outcome
         changed = {c.source for c in outcome.changes}
         self.met, self.strangers = {i for i in met if i < given}, {*strangers}
@@ -82,6 +84,7 @@ class Binding(Delivery):
         self._pinned = [(i, variables[i]) for i in sorted(pinned)]
         self.sources: list[Any] = [v if i >= given or i in pinned else None for i, v in enumerate(variables)]
         matter = [i for i in step.relevant if i >= given or i in pinned]
+        self._matter, self._given = matter, given
         self._variables = [variables[i] for i in matter]
         self._known = [(variables[i], step.leaves[i]) for i in matter if i in step.leaves]
         # Those among the arguments that must be leaves for the recorder in C, or the step be left to Python (-1).
@@ -91,7 +94,7 @@ class Binding(Delivery):
         self._hooks = [step.hooks[i] or (None,) for i in matter]
         self._hooks_seen: int = -1
         self._places: list[Place] = []  # of those, when last seen to be of these kinds
-        self._strangers = self.strangers.union(id(variables[i]) for i in step.relevant if i >= given) or None
+        self._strangers = self.strangers.union(id(variables[i]) for i in step.relevant if i >= given and i not in kept) or None
         self._values = [variables[i] for i in step.values if i >= given]
         self._looked: list[Any] = [(v, extra_of(v), step.grad_kinds[i]) for i in step.looked for v in [variables[i]]]
         self._looked += [(v, extra_of(v), ...) for i in step.cleared for v in [variables[i]]]
@@ -106,24 +109,24 @@ class Binding(Delivery):
 
     # -- is it still so? --------------------------------------------------------------------------------------------
 
-    def in_place(self) -> bool:
-        """Tell whether every Variable is still where it was found."""
+    def in_place(self, first: int = 0) -> bool:
+        """Tell whether every Variable and array is still where it was found, by the edges from the ``first`` on."""
         try:
-            for get, holder, key, content in self._edges:
+            for get, holder, key, content in self._edges[first:] if first else self._edges:
                 if get(holder, key) is not content:
                     return False
         except (LookupError, AttributeError, ValueError):
             return False
         return True
 
-    def suits(self, given: Sequence[Any]) -> bool:
-        """Tell whether the step can run for these Variables among the arguments, with everything else as it is."""
+    def suits(self, given: Sequence[Any], first: int = 0) -> bool:
+        """Tell whether the step can run for these Variables among the arguments, all else being as it is, from the ``first`` edge on."""
         for i, v in self._pinned:
             if given[i] is not v:
                 return False
         if given and self._strangers is not None and not self._strangers.isdisjoint(map(id, given)):
             return False
-        return self.in_place() and self.fits(given)
+        return self.in_place(first) and self.fits(given)
 
     def fits(self, given: Sequence[Any]) -> bool:
         """Tell whether every Variable is of the kind that it was, and has a gradient where it had one."""

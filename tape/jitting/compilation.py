@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import types
 import weakref
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import jax
 from tape import jaxapi
 from tape.accounts.records import STREAK, Change, Line
 from tape.bounded import Bounded
-from tape.callables.objects import steps_to
+from tape.callables.objects import Itself, steps_to
 from tape.callables.reach import Edge, Path, Reach, globals_that_hold, modes_of, spelled
 from tape.configuration import configuration
 from tape.errors import TapeValueError, warn
@@ -22,7 +23,8 @@ from tape.jitting import identities
 from tape.jitting.arguments import Call, aval_of
 from tape.jitting.binding import Binding
 from tape.jitting.orders import Orders
-from tape.jitting.places import KeptArray, arrays_in, edges_to
+from tape.jitting.places import KeptArray, arrays_in, edges_to, without_contents
+from tape.jitting.renewal import emptied, renewed
 from tape.jitting.results import Slot
 from tape.jitting.surroundings import surroundings
 from tape.jitting.tracing import TracedStep
@@ -69,6 +71,10 @@ class CompiledStep:
                 user_line(),
             )
         step.sources = [v if i in lasting else None for i, v in enumerate(step.sources)]
+        step.kept = {i: without_contents(k) for i, k in step.kept.items()}
+        step.read = [(without_contents(k), x) for k, x in step.read]
+        step.outcome.slots = [*map(without_contents, step.outcome.slots)]
+        step.outcome.orders = Orders(map(without_contents, step.outcome.orders))
         self.globals = [e for i in lasting for e in globals_that_hold(step.sources[i])]
         self.bindings: list[Binding] = []
         run = jaxapi.jaxpr_as_fun(step.jaxpr)
@@ -90,6 +96,8 @@ class CompiledStep:
         for other in others:
             if (self.positions is None) == (other.positions is None) and self._is_again(other):
                 before, around = other.positions, [*other.around]
+                other.step.unread |= self.step.unread
+                other.step.looked_at |= self.step.looked_at
                 other.positions = before and before | (self.positions or set())
                 if other.bind(given, reached, again=True) is not None:
                     return other
@@ -119,8 +127,8 @@ class CompiledStep:
         if any(e.holder.get(e.key) is not e.content for e in self.globals):
             return None
         holders = {h.key: h for h in reached.holders}
-        slots = [s._replace(holder=holders[s.holder.key]) for s in step.outcome.slots if s.holder.key in holders]
-        kept = {i: k._replace(holder=holders[k.holder.key]) for i, k in step.kept.items() if k.holder.key in holders}
+        slots = [without_contents(s, holders[s.holder.key]) for s in step.outcome.slots if s.holder.key in holders]
+        kept = {i: without_contents(k, holders[k.holder.key]) for i, k in step.kept.items() if k.holder.key in holders}
         if len(slots) < len(step.outcome.slots) or len(kept) < len(step.kept):
             return None
         if (orders := step.outcome.orders.of(holders)) is None:
@@ -128,7 +136,7 @@ class CompiledStep:
         nodes = reached.nodes_at(step.outcome.found)
         if nodes is None:
             return None
-        read = [(k._replace(holder=holders[k.holder.key]), x) for k, x in step.read if k.holder.key in holders]
+        read = [(without_contents(k, holders[k.holder.key]), x) for k, x in step.read if k.holder.key in holders]
         if len(read) < len(step.read) or any(x is not y for x, (_, y) in zip(arrays_in([k for k, _ in read]), read, strict=True)):
             return None
         matter = [variables[i] for i in step.relevant if i not in kept]
@@ -137,27 +145,41 @@ class CompiledStep:
         finding: tuple[Sequence[int], Sequence[Edge]] = ([], [])
         if self.positions is not None:  # which Variables it may ask for
             matter, finding = [*matter, *[v for v, _ in reached.variables.values()]], identities.finding(reached)
-        way = reached.way(matter, [*[h.node for h in ours], *finding[0], *nodes.values()])
+        way, through = reached.way(matter, [*[h.node for h in ours], *finding[0], *nodes.values()])
         known = {(id(k.holder.place.at), k.key) for ks in (slots, inputs) for k in ks}
-        around = surroundings(reached, way, self.names, known)
+        around, arrays = surroundings(reached, way, self.names, known, step.unread)
         if self.around:  # what a trace itself has changed, such as a cache, is not among them
             around = {key: edge for key, edge in around.items() if key in self.around[0]}
-        seen: dict[Any, Any] = {key: (edge.key, edge.content) for key, edge in around.items()}
+        seen: dict[Any, Any] = {key: (edge.key, _told(edge.content)) for key, edge in around.items()}
         aliases = reached.aliases(way)  # a Variable is known by one path to each object that has it
         seen["aliases"] = {path: aliases.get(path) for path in self.around[0]["aliases"]} if self.around else aliases
+        lengths = {reached.path(n): len(x) for n in through if isinstance(x := reached.nodes[n], tuple)}
+        seen["lengths"] = {path: lengths.get(path) for path in self.around[0]["lengths"]} if self.around else lengths
         if self.positions is not None:
             seen["keys"] = identities.found_by(reached)
         if seen not in self.around:
             if self.around and not again:
                 return None
+            step.suspects = [(without_contents(k), weakref.ref(x)) for k, x in arrays]
             self.around.append(seen)
             del self.around[:-_AROUND_LIMIT]
-        parts = edges_to([k for k, _ in read], [x for _, x in read])
+        parts = [Edge(get, at, key, (), -1, x) for get, at, key, x in edges_to([k for k, _ in read], [x for _, x in read])]
         edges = [*way, *self.globals, *reached.modes, *parts, *around.values(), *orders.edges(), *finding[1]]
         pinned = {i for i, place in enumerate(where) if place}.union(i for i in self.paths if i < self.given)
         strangers: set[int] = set() if self.positions is None else identities.met(reached) - {id(given[i]) for i in pinned}
         found = {path: reached.nodes[node] for path, node in nodes.items()}
-        return self._bound(variables, len(given), edges, slots, kept, orders, found, pinned, strangers)
+        return self._bound(variables, len(given), edges, slots, kept, Orders(map(without_contents, orders)), found, pinned, strangers)
+
+    def suiting(self, given: Sequence[Handle], steps: Collection[Sequence[CompiledStep]]) -> Binding | None:
+        """Return a binding with which the step can run, be it with other arrays in places, of which no other of the steps holds any."""
+        for binding in self.bindings:
+            if binding.suits(given):
+                return binding
+            if renewed(binding, given):
+                if len(self.bindings) > 1 or len(steps) > 1 or len(next(iter(steps))) > 1:
+                    forget_replaced(steps)
+                return binding
+        return None
 
     def moved(self, given: Sequence[Handle]) -> Binding | None:
         """Bind the step anew where only Variables and arrays in places are others than at the latest call: quicker than looking for all."""
@@ -211,14 +233,15 @@ class CompiledStep:
         return binding if binding.fits(variables[:given]) else None
 
 
-def replaced(others: Sequence[CompiledStep], reached: Reach) -> list[KeptArray]:
-    """Return the places whose arrays are a part of other steps, and have been replaced, or are inputs of those."""
-    holders = {h.key: h for h in reached.holders}
-    places = [(k, x) for other in others for k, x in (*other.step.read, *[(k, None) for k in other.step.kept.values()])]
-    there = [(k._replace(holder=holders[k.holder.key]), x) for k, x in places if k.holder.key in holders]
-    now = arrays_in([k for k, _ in there])
-    found = {k.place: k for (k, x), y in zip(there, now, strict=True) if y is not None and y is not x}
-    return list(found.values())
+def forget_replaced(steps: Iterable[Sequence[CompiledStep]]) -> None:
+    """Let go of what has been replaced: that is not to live as long as the bindings that read it."""
+    for step in [s for alike in steps for s in alike]:
+        step.bindings = [b for b in step.bindings if b.in_place() or emptied(b)]
+
+
+def _told(content: object) -> object:
+    """Return what tells a number, None or an object from others."""
+    return content if isinstance(content, (int, types.NoneType)) else Itself(content)
 
 
 def _donated(step: TracedStep, call: Call, options: dict[str, Any]) -> tuple[int, ...]:

@@ -29,7 +29,7 @@ from tape.graph.trie import RECORD
 from tape.graph.watcher import NOBODY
 from tape.hooking.handles import take_away
 from tape.jitting.arrivals import Arrivals
-from tape.jitting.places import leaves_if_any
+from tape.jitting.places import taken_apart_if_any
 from tape.ops.kernel import Op
 from tape.programs.equations import placed
 from tape.programs.program import look
@@ -95,7 +95,7 @@ class Effects(Captures):
         self.caches = reached.caches()
         # Of each Variable, by id: in how many places it is; lists and dicts are places themselves.
         contents = [x for h in holders for x in h.before.values() if isinstance(x, (Handle, tuple))]
-        self.places = Counter(id(x) for content in contents for x in leaves_if_any(content))
+        self.places = Counter(id(x) for content in contents for x in taken_apart_if_any(content)[0])
         self.stood: dict[tuple[int, Any], object] = {}  # what holds traced arrays, by the id of what has it and the key
         self._hosts: dict[int, tuple[Any, Any]] = {}  # id(stand-in) of a Variable that an op outside produced -> both
         self._nodes: dict[int, LeafNode] = {}

@@ -23,8 +23,8 @@ from tape.graph.segment import Handle
 from tape.graph.watcher import NOBODY
 from tape.jitting.arguments import Call, Parameters, aval_of, belongs_to, signature
 from tape.jitting.binding import STATE, Binding, TracedError
-from tape.jitting.compilation import CompiledStep, change_of, reason, replaced
-from tape.jitting.tracing import trace_step
+from tape.jitting.compilation import CompiledStep, change_of, forget_replaced, reason
+from tape.jitting.looks import trace_anew
 from tape.programs.telling import begun, timed, warn_of
 from tape.recording import record
 from tape.rules import table
@@ -141,10 +141,9 @@ class Jitted(Generic[P, R]):
         hooks = None if LOCAL.scope.observer is None else LOCAL.scope.observer.key
         key = (signature(call), _circumstances(), hooks)
         entries = self._entries.setdefault(key, [])
-        for entry in reversed(entries):
-            for binding in entry.bindings:
-                if binding.suits(variables):
-                    return binding, False
+        known = _first(entries, lambda e: e.suiting(variables, self._entries.values()))
+        if known is not None:
+            return known[1], False
         known = _first(entries, lambda e: e.moved(variables))
         if known is None:
             reached = Reach([self.__wrapped__])
@@ -162,8 +161,7 @@ class Jitted(Generic[P, R]):
             entry, bound = known
             entries.remove(entry)
             entries.append(entry)  # the latest is the last one
-        for each in entries:  # what a step has replaced is not to live as long as the bindings that read it
-            each.bindings = [b for b in each.bindings if b.in_place()]
+        forget_replaced(self._entries.values())
         entry.bindings.insert(0, bound)
         del entry.bindings[_BINDINGS_LIMIT:]
         return bound, new
@@ -176,7 +174,7 @@ class Jitted(Generic[P, R]):
             args, kwargs = call.put_back([x if isinstance(x, Handle) else record.leaf(next(it)) for x in call.leaves])
             return self.__wrapped__(*args, **kwargs)
 
-        step = trace_step(self.name, run, [aval_of(x) for x in arrays], call.variables, reached, replaced(others, reached))
+        step = trace_anew(self.name, run, [aval_of(x) for x in arrays], call.variables, reached, [other.step for other in others])
         for place, contents in step.outcome.plain:
             place.fill(contents)
         step.outcome.plain.clear()

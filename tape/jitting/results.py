@@ -9,7 +9,7 @@ import jax
 from tape.callables.reach import Stored
 from tape.graph.kinds import Place
 from tape.graph.segment import Segment
-from tape.jitting.places import KeptArray, held, leaves_in
+from tape.jitting.places import KeptArray, held, taken_apart_if_any
 
 # What a leaf of a tree is: an array, a new Variable, one from outside, the gradient of one from outside, an object that is found by
 # its path, a new container that stands elsewhere as well, or any other object.
@@ -73,5 +73,5 @@ def kept_in(slot: Slot) -> list[KeptArray]:
     """Return the arrays that a place held which gets others: they are inputs of the program, as the values of Variables are."""
     if all(kind not in (ARRAY, SHARED) for kind, _ in slot.content.leaves):
         return []
-    leaves = leaves_in(slot.holder.before.get(slot.key))
-    return [KeptArray(slot.holder, slot.key, i) for i, x in enumerate(leaves) if isinstance(x, jax.Array)]
+    leaves, form = taken_apart_if_any(slot.holder.before.get(slot.key))
+    return [KeptArray(slot.holder, slot.key, i, form) for i, x in enumerate(leaves) if isinstance(x, jax.Array)]

@@ -17,37 +17,51 @@ import numpy as np
 
 from tape.callables.objects import MISSING, Writable, parts, writables
 from tape.callables.reach import Edge, Reach, Stored
+from tape.jitting.places import KeptArray, arrays_at, has_arrays
 
 _SMALL = 256  # up to here, equal numbers are one object
+_LISTING = frozenset({"__dict__", "vars", "dir", "getmembers", "fields", "asdict"})  # by which code gets at all attributes of an object
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 
 
-def surroundings(reached: Reach, way: Sequence[Edge], names: Collection[str], known: Collection[object]) -> dict[Hashable, Edge]:
+def surroundings(
+    reached: Reach, way: Sequence[Edge], names: frozenset[str], known: Collection[object], unread: Collection[object]
+) -> tuple[dict[Hashable, Edge], list[tuple[KeptArray, jax.Array]]]:
     """Return by what is seen: lengths of containers on the ``way`` to what a step reads, and the places in code that hold nothing so far.
 
     Those are its names, and attributes and items of these ``names``, with None or (but for those in slots and classes) an empty container
-    or an array that is not ``known`` (by container and key) to be read or written to.  Nothing leads through one, so that nobody knows
-    whether the step reads it: it is looked at until it gets something, or an array of another kind, or stands in another object.
+    or arrays that are not ``known`` (by container and key) to be read or written to.  Nothing leads through one, so that nobody knows
+    whether the step reads it: it is looked at until it gets something, or another array (of another kind, where it is known to be
+    ``unread``), or stands in another object.  Return also the places of arrays of which nobody knows whether the step looks at them.
     """
+    suspects: list[tuple[KeptArray, jax.Array]] = []
     ours, watched = {id(edge.holder) for edge in way}, {(id(edge.holder), edge.key) for edge in way}
     found: dict[Hashable, Edge] = {}
     for holder in reached.holders:
         at, before = holder.place.at, holder.before
         by_name = holder.place.spelled == ".{}"
-        if _is_container(holder):
-            if len(at) == len(before) and (id(at) in ours or not before):
-                found[holder.key] = _of_length(at, len(at))
-            if len(before) > _SMALL or (id(at) not in ours and str(holder.path[-1]).startswith("[")):  # data, rather than state
+        is_container = _is_container(holder)
+        listed = is_container or (by_name and isinstance(at, dict) and not names.isdisjoint(_LISTING))
+        if listed and len(at) == len(before) and (id(at) in ours or not before):
+            found[holder.key] = _of_length(at, len(at))
+        if is_container:
+            if len(before) > _SMALL:  # data, rather than state
                 continue
             by_name = id(at) not in ours
-        nothing = dict(_of_nothing(holder, names if by_name else None, known))
+        inner = id(at) not in ours and _is_container(holder) and str(holder.path[-1]).startswith("[")
+        nothing = dict(_of_nothing(holder, () if inner else names if by_name else None, known, unread))
         found.update(((holder.key, key), edge) for key, edge in nothing.items())
-        if keys := tuple(key for key, edge in nothing.items() if edge.get is not _is_array_at):
+        arrays = [key for key, edge in nothing.items() if isinstance(edge.content, (jax.Array, tuple))]
+        for key in arrays:
+            suspects += [(k, x) for k, x in arrays_at(holder, key) if x.size]
+        if arrays:  # these may stand in another object
+            found.update(((holder.key, e.path), e) for e in reached.into(holder.node) if e.get is not None)
+        if keys := tuple(key for key, edge in nothing.items() if edge.content is None or edge.get is _is_empty_at):
             into = [e for e in reached.into(holder.node) if e.get is not None and (id(e.holder), e.key) not in watched]
             found.update(((holder.key, e.path, "replaced"), Edge(_holds_no_more, e, keys, (), -1, True)) for e in into)
     for node, value in enumerate(reached.nodes):
         found.update(((reached.path(node), name), edge) for name, edge in _of_no_attribute(value, names))
-    return found
+    return found, suspects
 
 
 def _is_container(holder: Stored) -> bool:
@@ -60,18 +74,23 @@ def _of_length(at: object, n: int) -> Edge:
     return Edge(lambda at, n: len(at) == n, at, n, (), -1, True)
 
 
-def _of_nothing(holder: Stored, names: Collection[str] | None, known: Collection[object]) -> Iterator[tuple[object, Edge]]:
+def _of_nothing(
+    holder: Stored, names: Collection[str] | None, known: Collection[object], unread: Collection[object]
+) -> Iterator[tuple[object, Edge]]:
     """Yield the keys, of these ``names``, under which nothing is held after a trace, with what tells whether that is so."""
     place = holder.place
-    for key in holder.before:
-        if names is not None and key not in names:
+    for key, content in holder.before.items():
+        if names is not None and key not in names and not (_is_container(holder) and isinstance(content, jax.Array) and content.size == 1):
             continue
         if place.at_key(key) is None:
             yield key, Edge(place.get, place.at, key, (), -1, None)
         elif _is_empty_at(place, key):
             yield key, Edge(_is_empty_at, place, key, (), -1, True)
-        elif isinstance(content := place.at_key(key), jax.Array) and (id(place.at), key) not in known:
-            yield key, Edge(_is_array_at, place, (key, content.shape, content.dtype), (), -1, True)
+        elif (id(place.at), key) not in known and has_arrays(now := place.at_key(key)):
+            if (holder.key, key) not in unread:
+                yield key, Edge(place.get, place.at, key, (), -1, now)
+            elif isinstance(now, jax.Array):
+                yield key, Edge(_is_array_at, place, (key, now.shape, now.dtype), (), -1, True)
 
 
 def _of_no_attribute(value: object, names: Collection[str]) -> Iterator[tuple[object, Edge]]:

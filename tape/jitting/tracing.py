@@ -7,6 +7,7 @@ again with that one among them.  Gradients of what it returns are the tape's own
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ from tape.jitting import identities
 from tape.jitting.absence import without
 from tape.jitting.effects import Effects
 from tape.jitting.outcome import Outcome
-from tape.jitting.places import KeptArray, arrays_in, read_in, shared_in, stand_in
+from tape.jitting.places import KeptArray, arrays_in, names_of, read_in, shared_in, stand_in
 from tape.jitting.relations import Relations
 from tape.jitting.results import kept_in
 from tape.ops.kernel import Kernel
@@ -121,6 +122,10 @@ class TracedStep:
         self.grads = [i for n, i in enumerate(holders) if effects.was_read[count + n]]  # whose gradients are, after those
         self.kept: dict[int, KeptArray] = {}  # sources that are arrays in places
         self.read: list[tuple[KeptArray, Any]] = []  # arrays in places that are a part of it
+        # Places (a holder's key and theirs) whose arrays it does not read, or looks at; and those of which nobody knows, with the arrays.
+        self.unread: set[tuple[Any, Any]] = set()
+        self.looked_at: set[tuple[Any, Any]] = set()
+        self.suspects: list[tuple[KeptArray, weakref.ref[jax.Array]]] = []
         # Sources on whose having a gradient it depends, and those that matter at all.
         self.looked = sorted({*self.grads, *[i for i, v in enumerate(self.sources) if id(v) in effects.looked_at]})
         # Those whose gradient it clears first, so that it does not matter.
@@ -168,11 +173,13 @@ def trace_step(
     reached: Reach,
     replaced: Sequence[KeptArray] = (),
     *,
+    unless_read: Collection[object] = (),
     apart: bool = True,
 ) -> TracedStep:
-    """Trace a step; arrays in the places that are ``replaced`` are other ones at each call, unless it looks at their values.
+    """Trace a step; arrays in the places that are ``replaced`` are other ones at each call, and it must not look at their values.
 
-    An array that is in several places is another one in each (``apart``), so that it is seen when one of them is put into another.
+    They are its inputs, but for those places (``unless_read``) of which it reads nothing.  An array that is in several places is another
+    one in each (``apart``), so that it is seen when one of them is put into another.
     """
     sources = list({id(v): v for v in (*given, *[v for v, _ in reached.variables.values()])}.values())
     passed = {id(v) for v in given} - reached.variables.keys()
@@ -186,11 +193,12 @@ def trace_step(
         try:
             traced = _trace(effects, call, avals, kept, passed)
         except ConcretizationError:
-            if not (replaced or shared):
+            if not shared:
                 raise
-            return trace_step(name, call, avals, given, reached, replaced if shared else (), apart=False)
+            return trace_step(name, call, avals, given, reached, replaced, unless_read=unless_read, apart=False)
         unused = _unused(traced, len(avals))
-        idle = [i for i, k in enumerate(kept, len(sources)) if i in unused and any(k is each for each in shared)]
+        needless = {*unless_read, *[k.place for k in shared]}
+        idle = [i for i, k in enumerate(kept, len(sources)) if i in unused and k.place in needless]
         for i in idle:
             effects.was_read[i] = False
         step = TracedStep(name, *traced)
@@ -202,6 +210,7 @@ def trace_step(
         known = {k.place for k in kept}
         further = {k.place: k for s in step.outcome.slots for k in kept_in(s) if k.place not in known}
         if not missed and not further:
+            step.unread = names_of([kept[i - len(sources)] for i in idle], reached)
             step.read = [(k, x) for k, x in read_in(reached.holders, step.constants()) if k.place not in known]
             return step
         kept += further.values()

@@ -4,6 +4,9 @@ import copy
 import dataclasses
 import types
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import interop
@@ -306,3 +309,68 @@ def test_a_sweep_that_would_go_to_a_leaf_made_inside_says_so():
     y, _ = step(tape.constant(1.0))
     y.backward()
     assert (w.grad.item(), kept.leaf.grad.item()) == (4, 2)
+
+
+RATES = [1.0, 1.0, 3.0, 2.0, 2.0, 0.0]
+LOOKS = {
+    "an attribute": (lambda o: float(o.rate), lambda o, x: setattr(o, "rate", x)),
+    "a flag": (lambda o: 2.0 if o.rate else 1.0, lambda o, x: setattr(o, "rate", x)),
+    "an item": (lambda o: o.list[0].item(), lambda o, x: o.list.__setitem__(0, x)),
+    "an item of an inner dict": (lambda o: float(o.dict["inner"]["rate"]), lambda o, x: o.dict["inner"].update(rate=x)),
+    "another inner dict": (lambda o: float(o.dict["inner"]["rate"]), lambda o, x: o.dict.update(inner={"rate": x})),
+    "another object": (lambda o: float(o.inner.rate), lambda o, x: setattr(o, "inner", types.SimpleNamespace(rate=x))),
+    "a tuple": (lambda o: float(o.pair[0]), lambda o, x: setattr(o, "pair", (x, 1))),
+    "an index": (lambda o: [5.0, 6.0, 7.0, 8.0][o.index], lambda o, x: setattr(o, "index", x.astype(int))),
+    "an array": (lambda o: float(np.asarray(o.array).sum()), lambda o, x: setattr(o, "array", jnp.full(3, x))),
+}
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_a_step_that_looks_at_an_array_is_another_one_where_that_was_replaced(name):
+    look, put = LOOKS[name]
+
+    def script(wrap, calls):
+        one = jnp.ones(())
+        o = types.SimpleNamespace(rate=one, list=[one], dict={"inner": {"rate": one}}, inner=types.SimpleNamespace(rate=one), pair=(one, 1))
+        o.index, o.array, o.key, o.mean = jnp.array(1), jnp.ones(3), jax.random.key(0), jnp.zeros(())
+
+        def function(x):
+            o.mean = o.mean + x.value
+            return x * look(o) + tape.random.uniform(o.key) * 0
+
+        step = wrap(function)
+        for rate in RATES[:calls]:
+            put(o, jnp.array(rate))
+            o.key, _ = jax.random.split(o.key)  # which is no more than an input
+            yield step(tape.constant(2.0)), o.mean.item()
+
+    _same_for(lambda *args: list(script(*args)), traces=7)
+
+
+def test_arrays_that_a_step_does_not_read_may_be_replaced():
+    o = types.SimpleNamespace(rate=jnp.ones(()), mask=jnp.ones(3), w=tape.Variable(2.0), pair=(jnp.ones(2), 1))
+    step = tape.jit(lambda x: x * o.w * len(o.mask) if o.rate.shape == () and o.pair[1] else x)
+    for i in range(6):
+        assert step(tape.constant(1.0)).item() == 6
+        o.rate, o.mask, o.pair = jnp.array(1.0 * i), jnp.full(3, i), (jnp.full(2, i), 1)
+    assert step.cache_info()[1:] == (2, 1)
+    o.mask = jnp.ones(5)
+    assert step(tape.constant(1.0)).item() == 10
+
+
+def test_dicts_in_a_tuple_stay_the_same_ones_where_arrays_in_them_are_replaced():
+    def script(wrap, calls):
+        o = types.SimpleNamespace(pair=({"a": jnp.ones(()), "n": jnp.zeros(())}, jnp.ones(())))
+
+        def function(x):
+            o.pair[0]["n"] = o.pair[0]["n"] + o.pair[0]["a"]
+            return x * o.pair[0]["a"] * o.pair[1]
+
+        step = wrap(function)
+        for i in range(calls):
+            yield step(tape.constant(2.0)), o.pair[0]["n"].item()
+            o.pair[0]["a"] = jnp.array(1.0 * i)
+            if i == 3:
+                o.pair = o.pair[0], jnp.array(3.0)
+
+    _same_for(lambda *args: list(script(*args)))

@@ -1,8 +1,10 @@
 """Steps of ``tape.jit`` meet Variables in containers and attributes that had none when they were traced."""
 
 import collections
+import gc
 import sys
 import types
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -125,7 +127,7 @@ def test_what_a_step_with_arrays_in_places_costs_grows_as_their_number_does():
     """Each of them was looked for in all of the tree that the place holds."""
 
     def calls(count):
-        state = types.SimpleNamespace(p={f"l{i}": [jnp.ones(()), jnp.zeros(())] for i in range(count)})
+        state = types.SimpleNamespace(p={f"l{i:02}": [jnp.ones(()), jnp.zeros(())] for i in range(count)})
 
         @tape.jit
         def step(x):
@@ -147,6 +149,98 @@ def test_what_a_step_with_arrays_in_places_costs_grows_as_their_number_does():
 
     few, more, many = calls(2), calls(12), calls(42)
     assert many - more <= 3.2 * (more - few)
+
+
+def test_arrays_that_a_step_replaces_are_known_by_their_keys():
+    """A checkpoint brings them in another order, or with others beside them."""
+
+    def outcomes(wrap):
+        state = types.SimpleNamespace(p={"a": jnp.float32(2.0), "b": [jnp.float32(3.0), jnp.float32(1.0)]})
+
+        def step(x):
+            a, (b, c) = state.p["a"], state.p["b"]
+            state.p = {k: a + 1 if k == "a" else [b + 2, c] if k == "b" else p for k, p in state.p.items()}
+            return a * 100 + b * 10 + c + x
+
+        step = wrap(step)
+        yield from [step(tape.constant(0.0)).item() for _ in range(3)]
+        for new in ({"A": jnp.float32(7.0), **state.p}, dict([*state.p.items()][::-1]), {**state.p, "c": jnp.float32(8.0)}):
+            state.p = new
+            yield from [step(tape.constant(0.0)).item() for _ in range(2)]
+            yield list(state.p)
+        state.p["b"].reverse()
+        yield from [step(tape.constant(0.0)).item() for _ in range(2)]
+
+    assert list(outcomes(tape.jit)) == list(outcomes(lambda step: step))
+
+
+def test_a_step_takes_the_arrays_of_each_call_and_lets_go_of_those_before():
+    state = types.SimpleNamespace(w=jnp.ones(3), m=[jnp.zeros(3)], scale=jnp.ones(()))
+
+    @tape.jit(static_argnames="train")
+    def step(x, *, train):
+        if train:
+            state.m = [0.5 * state.m[0] + x.value]
+            state.w = state.w - state.m[0]
+        return (state.w * state.scale * x).sum()
+
+    x = tape.constant(jnp.ones(3))
+    arrays = []
+    for train in (True, True, False, True, True, False, True):
+        step(x, train=train)
+        arrays += [weakref.ref(state.w), weakref.ref(state.m[0])] if train else []
+        gc.collect()
+        there = {id(ref()) for ref in arrays[:-4]}  # the step's own inputs go when it is called again
+        assert there <= {*map(id, (None, state.w, state.m[0]))}
+    state.scale = jnp.asarray(2.0)
+    expected = 2.0 * state.w.sum()
+    assert step(x, train=False).item() == expected
+    state.w = jnp.ones(3, "int32")
+    assert step(x, train=False).item() == 6.0
+
+
+class Module:
+    """One as users write it, whose parameters are what its attributes are."""
+
+    def __init__(self, **parts):
+        self.__dict__.update(parts)
+
+    def by_vars(self):
+        for part in vars(self).values():
+            yield from [part] if isinstance(part, tape.Variable) else part.by_vars() if isinstance(part, Module) else []
+
+    def by_dict(self):
+        return [part for name, part in self.__dict__.items() if name.startswith("w")]
+
+    def by_dir(self):
+        return [part for name in dir(self) if isinstance(part := getattr(self, name), tape.Variable)]
+
+
+@pytest.mark.parametrize("way", ["by_vars", "by_dict", "by_dir"])
+def test_a_module_has_one_more_parameter(way):
+    def outcomes(wrap):
+        module = Module(w=tape.Variable(1.0), part=Module(w=tape.Variable(2.0)))
+        step = wrap(lambda x: sum([w * x for w in getattr(module, way)()], start=x * 0))
+        for name, part in (("w2", tape.Variable(4.0)), ("count", 1), ("w3", tape.Variable(8.0)), ("part2", Module(w=tape.Variable(16.0)))):
+            yield [step(tape.constant(x)).item() for x in (1.0, 2.0)]
+            setattr(module, name, part)
+        module.part.bias = tape.Variable(32.0)
+        yield [step(tape.constant(x)).item() for x in (1.0, 2.0)]
+
+    assert list(outcomes(tape.jit)) == list(outcomes(lambda step: step))
+
+
+def test_a_tuple_is_replaced_by_a_longer_one():
+    def outcomes(wrap):
+        state = types.SimpleNamespace(layers=(tape.Variable(1.0), (tape.Variable(2.0), "linear")))
+        step = wrap(lambda x: sum([(w[0] if isinstance(w, tuple) else w) * x for w in state.layers], start=x * 0))
+        for i in range(3):
+            yield [step(tape.constant(x)).item() for x in (1.0, 2.0)]
+            state.layers = (*state.layers, tape.Variable(4.0 * 2**i))
+        state.layers = state.layers[1:]
+        yield [step(tape.constant(x)).item() for x in (1.0, 2.0)]
+
+    assert list(outcomes(tape.jit)) == list(outcomes(lambda step: step))
 
 
 @pytest.mark.parametrize("way", ["remember", "list", "dict"])
