@@ -150,9 +150,9 @@ def _crossed(differences: Differences, i: int, start: Arrays, k: int, bounds: In
     outside = named & beyond(before, bounds)
     chosen = chosen & outside if d.size == x.size else chosen & np.any(outside)
     if np.any(chosen) and (d.size == x.size or np.all(chosen)):
-        sides = ([*start[:k], np.where(chosen, z, x), *start[k + 1 :]] for z in (before, behind))
+        sides = [[*start[:k], np.where(chosen, z, x), *start[k + 1 :]] for z in (before, behind)]
         signs = bool(np.any((np.abs(y) <= NEAR_ZERO * size)[chosen]))
-        yield Crossing(k, *sides, written=written, signs=signs, each=d.size == x.size)
+        yield Crossing(k, sides[0], sides[1], written=written, signs=signs, each=d.size == x.size)
 
 
 def _solved(differences: Differences, i: int, start: Arrays, k: int, bounds: Interval) -> Iterator[tuple[str, Arrays]]:
