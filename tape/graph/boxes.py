@@ -41,7 +41,7 @@ class Box:
         """Whether the value can be made again."""
         return self._content is not None
 
-    def source(self) -> Box | Cell:
+    def source(self) -> Any:
         """Return what gives a sweep the value: the box, or a cell with what somebody holds.  KeyError: nobody does so any more."""
         if self._content is not None:
             return self
