@@ -271,6 +271,8 @@ _KEYWORDS = {
     "is_grads_batched": "tape.vmap(lambda seed: tape.gradients(outputs, inputs, seed, retain_graph=True))(seeds)",
     "in_dims": "in_axes=",
     "size": "shape=",
+    "dtype": "a value of that dtype: numpy.asarray(value, dtype)",
+    "device": "a value that lies there: jax.device_put(value, device)",
     "persistent": "retain_graph=True where gradients are asked for",
     "watch_accessed_variables": "variable.detach() for what is not to be differentiated",
     "out_dims": "out_axes=",

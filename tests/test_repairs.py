@@ -604,6 +604,25 @@ ROWS = {
         ("list(x[0])", "v.ravel()", "v = list(x[0].ravel())", "same(v, [1])"),
     ],
     "no arrays": [
+        (
+            "tape.Variable([1, 2], dtype='float32')",
+            "numpy.asarray(value, dtype)",
+            "v = tape.Variable(np.asarray([1, 2], 'float32'))",
+            "v.dtype == 'float32'",
+        ),
+        (
+            "tape.constant(A, dtype='float16')",
+            "numpy.asarray(value, dtype)",
+            "v = tape.constant(np.asarray(A, 'float16'))",
+            "v.dtype == 'float16'",
+        ),
+        (
+            "tape.Variable(A, device=jax.devices()[0])",
+            "jax.device_put(value, device)",
+            "v = tape.Variable(jax.device_put(A, jax.devices()[0]))",
+            "same(v, A)",
+        ),
+        ("tape.Variable(A, True)", "give the options by their names", "v = tape.Variable(A, requires_grad=True)", "v.requires_grad"),
         ("tape.random.normal(0, (3,))", "make a key of a seed", "v = tape.random.normal(tape.random.key(0), (3,))", "v.shape == (3,)"),
         ("tape.random.normal((2, 3))", "make a key of a seed", "v = tape.random.normal(tape.random.key(0), (2, 3))", "v.shape == (2, 3)"),
         (
@@ -656,6 +675,12 @@ ROWS = {
             "write tape.value_and_grad(f)(x)",
             "g = tape.value_and_grad(total)(x)",
             "same(g[1], 2 * A)",
+        ),
+        (
+            "import dataclasses\n@dataclasses.dataclass\nclass P: w: object\ntape.grad(lambda p: total(p.w))(P(x))",
+            "jax.tree_util.register_dataclass(P)",
+            "jax.tree_util.register_dataclass(P); g = tape.grad(lambda p: total(p.w))(P(x)).w",
+            "same(g, 2 * A)",
         ),
         ("tape.hvp(total, x, c)", "write tape.hvp(f, (x,), (v,))", "g = tape.hvp(total, (x,), (c,))", "same(g, 2 * A)"),
         ("tape.jvp(total, x, c)", "write tape.jvp(f, (x,), (v,))", "g = tape.jvp(total, (x,), (c,))", "same(g[1], (2 * A * A).sum())"),
