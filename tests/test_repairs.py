@@ -576,6 +576,20 @@ ROWS = {
         ),
     ],
     "looks": [
+        ("with tape.no_grad: x * 2", "write `with tape.no_grad():`", "with tape.no_grad(): v = x * 2", "not v.requires_grad"),
+        (
+            "with tape.set_grad_enabled: x * 2",
+            "write `with tape.set_grad_enabled(...):`",
+            "with tape.set_grad_enabled(False): v = x * 2",
+            "not v.requires_grad",
+        ),
+        ("with tape.Tape as t: x * 2", "write `with tape.Tape():`", "with tape.Tape() as t: v = x * 2", "len(t) == 1"),
+        (
+            "with tape.detect_anomaly: x * 2",
+            "write `with tape.detect_anomaly():`",
+            "with tape.detect_anomaly(): v = x * 2",
+            "same(v, 2 * A)",
+        ),
         (
             "with jax.debug_nans(True): float(tnp.log(x).sum())",
             "made a NaN, which jax_debug_nans forbids (shape (3,), dtype float32); keep what leads there in the domain of the op",
