@@ -618,6 +618,15 @@ ROWS = {
         ("list(x[0])", "v.ravel()", "v = list(x[0].ravel())", "same(v, [1])"),
     ],
     "no arrays": [
+        ("m.sum(1, True)", "give keepdims= by its name", "v = m.sum(1, keepdims=True)", "same(v, M.sum(1, keepdims=True))"),
+        ("m.max(1, True)", "give keepdims= by its name", "v = m.max(1, keepdims=True)", "same(v, M.max(1, keepdims=True))"),
+        (
+            "tape.random.uniform(tape.random.key(0), 2, 3)",
+            "give a shape as one tuple",
+            "v = tape.random.uniform(tape.random.key(0), (2, 3))",
+            "v.shape == (2, 3)",
+        ),
+        ("tnp.linspace(0, 1, steps=3)", "use num=", "v = tnp.linspace(0, 1, num=3)", "same(v, [0, 0.5, 1])"),
         (
             "tape.Variable([1, 2], dtype='float32')",
             "numpy.asarray(value, dtype)",
