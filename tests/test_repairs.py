@@ -1459,6 +1459,18 @@ ROWS = {
     ],
     "jit": [
         (
+            "y, v = tape.jit(lambda v: ((v * (w := tape.Variable(3.0))).sum(), w))(x)\ny.backward()",
+            "make that Variable outside",
+            "v = tape.Variable(3.0); tape.jit(lambda a: (a * v).sum())(x).backward()",
+            "same(v.grad, A.sum())",
+        ),
+        (
+            "y, v = tape.jit(lambda v: ((v * (w := tape.Variable(3.0))).sum(), w))(x)\ny.backward()",
+            "keep it .detach()ed",
+            "y, v = tape.jit(lambda v: ((v * (w := tape.Variable(3.0))).sum(), w.detach()))(x); y.backward()",
+            "same(x.grad, [3, 3, 3])",
+        ),
+        (
             "y, z = tape.jit(lambda v: ((y := v * 2), y * y))(x)\ny.retain_grad()\nz.sum().backward()",
             "compute that one outside of the compiled function",
             "y = tape.jit(lambda v: v * 2)(x)\ny.retain_grad()\nz = y * y\nz.sum().backward()",
