@@ -11,7 +11,7 @@ from interop.export import export
 from interop.lift import lift
 from interop.lower import lower
 from interop.saving import load, save
-from tape.errors import TapeAttributeError
+from tape.mirrored.absent import missing_function
 
 if TYPE_CHECKING:  # they are imported at their first use
     from interop import autograd as autograd
@@ -37,8 +37,7 @@ if not TYPE_CHECKING:  # which would take every name for one that is there
     def __getattr__(name: str) -> Any:
         if name in _MODULES:
             return importlib.import_module(f"interop.{name}")
-        msg = f"module 'interop' has no attribute {name!r}"
-        raise TapeAttributeError(msg)
+        raise missing_function("interop", name)
 
 
 def __dir__() -> list[str]:

@@ -22,9 +22,10 @@ import tape
 from interop.lift import lift_exactly
 from interop.line_search import LackingError, checked_loss, searched
 from interop.optimizer_state import KeepsState
-from interop.parameter_groups import PARAMS, Group, parameter_groups
+from interop.parameter_groups import Group, parameter_groups
 from interop.scaling import DynamicLossScale, LossScaleState, all_finite, chosen, following, policy_of, started, unscaled, widened
 from interop.states import alike, check_contents, contents, injected, kept, owners, synced, zeroed
+from interop.trained import check_trained
 from tape import extend
 from tape.errors import SeedError, TapeTypeError, TapeValueError, check_callable, unknown_keyword
 
@@ -96,29 +97,7 @@ class Optimizer(KeepsState):
             raise TapeValueError(msg)
         self._leaves = [extend.identity(p) if extend.is_variable(p) else p for p in self._leaves]
         self._fast = len(jax.tree.leaves(parameters.fast, is_leaf=extend.is_variable)) if lookahead else len(self._leaves)
-        seen: set[int] = set()
-        for i, p in enumerate(self._leaves):
-            if not isinstance(p, tape.Variable):
-                if isinstance(parameters, list) and any(isinstance(group, dict) and PARAMS in group for group in parameters):
-                    advice = "for groups, pass *interop.optax.parameter_groups(groups, optax.sgd, learning_rate=0.1)"
-                else:
-                    advice = "pass its parameters()" if hasattr(p, "parameters") else "wrap it with tape.Variable"
-                msg = f"Optimizer: parameter {i} must be a tape.Variable, got {type(p).__name__}; {advice}"
-                raise TapeTypeError(msg)
-            if not (p.requires_grad and p.is_leaf):
-                advice = "leave it out, or call its requires_grad_() (should it be frozen again afterwards, steps skip it)"
-                msg = (
-                    f"Optimizer: parameter {i} ({extend.describe(p)}) must be a leaf that requires grad; "
-                    f"{advice if p.is_leaf else 'pass the Variable that was made first'}"
-                )
-                raise TapeValueError(msg)
-            if id(p) in seen:
-                msg = f"Optimizer: parameter {i} ({extend.describe(p)}) is given twice"
-                raise TapeValueError(msg)
-            seen.add(id(p))
-        if not (hasattr(transformation, "init") and hasattr(transformation, "update")):
-            msg = f"Optimizer: transformation must be an optax.GradientTransformation, got {type(transformation).__name__}"
-            raise TapeTypeError(msg)
+        check_trained(parameters, self._leaves, transformation)
         policy = None if loss_scale is None else policy_of(loss_scale)
         if missing not in _MISSING:
             msg = f"Optimizer: missing must be one of {', '.join(map(repr, _MISSING))}, got {missing!r}"
@@ -280,7 +259,7 @@ class Optimizer(KeepsState):
         injections = [node.hyperparams for node in jax.tree.leaves(self.state, is_leaf=injected) if injected(node)]
         if isinstance(self.parameters, list) and len(injections) == len(self.parameters) > 1:
             return list(map(Group, self.parameters, injections))
-        return [Group(self.parameters, injections[0] if len(injections) == 1 else {})]
+        return [Group(self.parameters, injections[0] if len(injections) == 1 else None)]
 
     def _gradients(self) -> tuple[list[Any], Any]:
         """Return the gradients, and which parameters they are for: None for none in the list, or all of them with an array that tells.

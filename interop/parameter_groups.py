@@ -71,9 +71,10 @@ def parameter_groups(groups: Sequence[Mapping[str, Any]], factory: Callable[...,
 class Group(MutableMapping[str, Any]):
     """One group: its parameters under "params", and its hyperparameters, which can be set for the steps that follow."""
 
-    def __init__(self, params: Any, hyperparameters: MutableMapping[str, Any]) -> None:
+    def __init__(self, params: Any, hyperparameters: MutableMapping[str, Any] | None) -> None:
         self._params = params
-        self._hyperparameters = hyperparameters
+        self._hyperparameters = {} if hyperparameters is None else hyperparameters
+        self._fixed = hyperparameters is None
 
     def __getitem__(self, name: str) -> Any:
         return self._params if name == PARAMS else self._hyperparameters[name]
@@ -82,6 +83,12 @@ class Group(MutableMapping[str, Any]):
         if name == PARAMS:
             msg = "Optimizer: the parameters of a group stay as they are; make a new Optimizer for others"
             raise TapeTypeError(msg)
+        if self._fixed:
+            msg = (
+                f"Optimizer: nothing reads {name!r} of this group, as optax makes its numbers a part of the transformation; give Optimizer "
+                "*interop.optax.parameter_groups([{'params': variables}], optax.sgd, learning_rate=0.1) to set them between steps"
+            )
+            raise TapeValueError(msg)
         self._hyperparameters[name] = value
 
     def __delitem__(self, name: str) -> None:

@@ -126,4 +126,4 @@ if not TYPE_CHECKING:  # which would take every name for one that is there
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_NAMESPACES, *_HOMES})
+    return sorted({*__all__, *_NAMESPACES, *[name for name in globals() if name.startswith("__")]})

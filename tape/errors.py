@@ -261,6 +261,7 @@ _KEYWORDS = {
     "set_to_none": "zero_grad() without it, which always sets gradients to None",
     "inplace": "the result: values do not change in place",
     "gradient": "the seed as the first argument, without a name",
+    "grad_outputs": "the seed as the first argument, without a name",
     "tensors": "outputs=",
     "grad_tensors": "grad_outputs=",
     "retain_variables": "retain_graph=",
@@ -269,8 +270,15 @@ _KEYWORDS = {
     "only_inputs": "the call without it: no other .grad is touched",
     "is_grads_batched": "tape.vmap(lambda seed: tape.gradients(outputs, inputs, seed, retain_graph=True))(seeds)",
     "in_dims": "in_axes=",
+    "size": "shape=",
+    "persistent": "retain_graph=True where gradients are asked for",
+    "watch_accessed_variables": "variable.detach() for what is not to be differentiated",
     "out_dims": "out_axes=",
 }
+_NO_ARRAY = re.compile(
+    r"(?:problematic value is of type|arguments, got|interpret value of type) <class '([\w.]+)'>(?:.*? at (?:path|position) (\w+))?",
+    re.DOTALL,
+)
 _UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
 _TOO_MANY = re.compile(r"positional arguments? but \d+ (was|were) given")
 
@@ -281,23 +289,42 @@ def unknown_keyword(what: str, keyword: str, *_: str) -> TapeTypeError:
     return TapeTypeError(f"{what}: there is no argument {keyword}=" + ("" if ours is None else f"; use {ours}"))
 
 
-def wrap(error: Exception, what: str, avals: Sequence[Any] = ()) -> TapeError | None:
+def wrap(error: Exception, what: str, avals: Sequence[Any] = (), *, repair: str | None = None) -> TapeError | None:
     """Return the TapeError that says what an error of JAX about arguments says; None for any other (see ``FOREIGN``).
 
     Args:
         error: what JAX raised.
         what: the function that the user called.
         avals: its operands (anything with a shape and a dtype), which JAX's words may not name.
+        repair: what to do, which they may not say.
 
     """
     unexpected = _UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
     if unexpected is not None and unexpected[1] in _KEYWORDS:
         return unknown_keyword(what, unexpected[1])
+    other = _NO_ARRAY.search(str(error)) if isinstance(error, TypeError) else None
+    if other is not None:
+        return TapeTypeError(f"{what}: {_no_array(*other.groups())}{_operands(avals)}")
     for builtin, ours in _WRAPPED:
         if isinstance(error, builtin):
             said = str(error.args[0] if isinstance(error, KeyError) and error.args else error) or builtin.__name__
-            return ours(f"{what}: {said}{_operands(avals)}")
+            if "invalid PRNG key" in said or "unexpected PRNG key" in said:
+                repair = "make a key of a seed: tape.random.key(0)"
+            return ours(f"{what}: {said}{_operands(avals)}{'' if repair is None else f'; {repair}'}")
     return None
+
+
+def _no_array(kind: str, place: str | None) -> str:
+    """Say what stands where an array should, and what to write; JAX speaks of jitted functions, which the user has none of."""
+    if kind in {"list", "tuple"}:
+        repair = "make an array of it: tape.numpy.asarray(value)"
+    elif kind == "dict":
+        repair = "map over its values: jax.tree.map(function, value)"
+    elif kind.partition(".")[0] in {"torch", "tensorflow"}:
+        repair = "pass tape.constant(value)"
+    else:
+        repair = "pass a Variable, an array or a number"
+    return f"{'an argument' if place is None else f'argument {place}'} is of type {kind}; {repair}"
 
 
 def saying(fun: Callable[..., Any], name: str) -> Callable[..., Any]:

@@ -200,6 +200,11 @@ def plain(function):
     return str(inspect.Signature(parameters))
 
 
+def test_what_an_interpreter_completes_is_what_there_is_to_use():
+    spaces = {"extend", "image", "lax", "nn", "numpy", "random", "scipy", "testing"}
+    assert {name for name in dir(tape) if not name.startswith("__")} == {*tape.__all__, *spaces}
+
+
 def test_names():
     assert sorted(tape.__all__) == sorted(NAMES)
     assert sorted(interop.__all__) == ["export", "lift", "load", "lower", "save"]

@@ -45,6 +45,18 @@ def test_shell_commands_are_those_that_ci_runs():
         assert re.search(f"^ *{install[:11]} -q --no-compile {re.escape(install[12:])}( |$)", ci, re.MULTILINE)
 
 
+def test_numbers_in_words_are_those_that_there_are():
+    page = (ROOT / "docs" / "coverage.md").read_text(encoding="utf-8")
+    agree, recorded = (re.search(rf"^\| {row} \| (\d+)", page, re.MULTILINE)[1] for row in ("that agree", "recorded"))
+    assert f"{int(agree):,} ways of calling\n{recorded} functions agree".replace(",", " ") in README
+    scripts = [path.stem for path in (ROOT / "examples").glob("*.py") if path.stem != "experiment"]  # which they share
+    listed = (ROOT / "examples" / "index.rst").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"^   \.\./examples/(\w+)\.py$", listed, re.MULTILINE)) == sorted(scripts)
+    assert len(scripts) == 20
+    assert "[Examples](examples): twenty, from" in README
+    assert "twenty scripts" in (ROOT / "docs" / "guides" / "tutorial.md").read_text(encoding="utf-8")
+
+
 def test_the_picture_of_the_tape_is_what_is_drawn(tmp_path, monkeypatch):
     """Made anew: its entries, in order; the layout is Graphviz's."""
     if shutil.which("dot") is None:

@@ -17,7 +17,7 @@ from interop.torch.store import Store
 from interop.torch.structures import mapped
 from interop.torch.tensors import to_variable
 from tape import extend
-from tape.errors import LostGradientError, TapeAttributeError, TapeTypeError, TapeValueError, check_mapping
+from tape.errors import LostGradientError, TapeAttributeError, TapeTypeError, TapeValueError, check_mapping, unknown_keyword
 from tape.graph.scope import LOCAL
 from tape.graph.trie import RECORD
 
@@ -121,8 +121,10 @@ class _Part:
         """Return the parameters that require grad: what an optimizer takes."""
         return [v for _, v in self.named_parameters()]
 
-    def zero_grad(self) -> None:
-        """Set the gradients of all parameters to None, also of those that do not require grad any more."""
+    def zero_grad(self, **options: Any) -> None:
+        """Set the gradients of all parameters to None, also of those that do not require grad any more; takes no options."""
+        if options:
+            raise unknown_keyword("zero_grad", *options)
         for v in self._all():
             v.zero_grad()
 

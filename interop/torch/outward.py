@@ -21,6 +21,7 @@ from tape.errors import LostGradientError, check_callable
 from tape.functions.reads import Reads
 from tape.graph.kinds import differentiable
 from tape.graph.scope import LOCAL, within
+from tape.graph.trie import RECORD
 from tape.modes import eager, enable_grad, no_grad
 from tape.programs.program import look
 from tape.recording import record
@@ -47,8 +48,8 @@ def to_torch(tape_fun: Callable[..., Any]) -> Callable[..., Any]:
     Raises:
         TapeTypeError: ``tape_fun`` cannot be called; in a call: a tensor's dtype or layout is none of JAX's.
         TapeOverflowError: an integer needs 64 bits, and x64 mode is off.
-        LostGradientError: in a call: the result depends on a Variable that requires grad and is not an argument; or it is an object of
-            another class that holds one that depends on the arguments.
+        LostGradientError: in a call: the result depends on a Variable that requires grad, which is no tensor, and neither ``torch.no_grad``
+            nor ``tape.no_grad`` is on; or it is an object of another class that holds one that depends on the arguments.
 
     Example:
         >>> import torch, interop.torch, tape.numpy as tnp
@@ -72,7 +73,7 @@ def to_torch(tape_fun: Callable[..., Any]) -> Callable[..., Any]:
             return x
 
         mapped(note, (args, kwargs))
-        run = _Run(tape_fun, name, args, kwargs)
+        run = _Run(tape_fun, name, args, kwargs, watched=torch.is_grad_enabled() and LOCAL.scope.mode == RECORD)
         results = iter(_Call.apply(run, *tensors) if tensors else run.tensors((), ()))
         return mapped(lambda x: next(results) if _is_array(x) else x, run.result)
 
@@ -86,9 +87,10 @@ def _is_array(x: Any) -> bool:
 class _Run:
     """One call: of tensors, to the part of the tape that it records."""
 
-    def __init__(self, fun: Callable[..., Any], name: str, args: Any, kwargs: Any) -> None:
+    def __init__(self, fun: Callable[..., Any], name: str, args: Any, kwargs: Any, *, watched: bool) -> None:
         self._fun = fun
         self._name = name
+        self._watched = watched  # whether somebody records: what no tensor asks for may be lost nevertheless
         self.wide = jaxapi.X64.value
         self._arguments = args, kwargs
         self.result: Any = None  # the function's, with what it returned in the places of tensors
@@ -102,7 +104,8 @@ class _Run:
         it = iter(inputs)
         args, kwargs = mapped(lambda x: next(it) if isinstance(x, torch.Tensor) else x, self._arguments)
         reads = Reads(LOCAL.scope.forward)
-        with enable_grad() if any(needs) else no_grad(), eager(), within(forward=reads):
+        recorded = self._watched or any(needs)
+        with enable_grad() if recorded else no_grad(), eager(), within(forward=reads):
             self.result = self._fun(*args, **kwargs)
             outputs: list[Any] = []
             others: list[Any] = []
@@ -117,12 +120,13 @@ class _Run:
                 lambda x: extend.is_variable(x) and x.requires_grad and (not x.is_leaf or id(x) in given),
                 repair,
             )
+        if recorded:
             try:
-                reads.check(self._name, inputs, outputs)
+                reads.check(self._name, inputs, outputs if any(needs) else [v for v in outputs if v.requires_grad])
             except LostGradientError as e:
                 msg = (
-                    f"to_torch: {self._name} reads a Variable that requires grad and is not an argument, so its gradient would be lost; "
-                    "pass its value as a tensor, or read variable.detach()"
+                    f"to_torch: {self._name} reads a Variable that requires grad and is no tensor among its arguments, so its gradient "
+                    "would be lost; pass its value as a tensor, read variable.detach(), or call it under torch.no_grad()"
                 )
                 raise LostGradientError(msg) from e
         del self._arguments

@@ -6,21 +6,17 @@ import contextlib
 import contextvars
 import dis
 import functools
-import inspect
 import operator
 import re
-import sys
 import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
 from tape.bounded import Bounded
-from tape.graph.lines import is_foreign
 from tape.graph.segment import Handle
 
 MISSING = type("Missing", (), {"__repr__": lambda _: "nothing"})()  # what an empty place holds
@@ -88,7 +84,7 @@ def all_names(code: types.CodeType) -> tuple[str, ...]:
 
 
 class Writable(NamedTuple):
-    """Something that can be written to: a dict (of attributes or globals, too), a list, a deque, a closure's cell, slots, or a class.
+    """Something that can be written to: a dict (of attributes or globals, too), a list, deque or set, a closure's cell, slots, or a class.
 
     ``spelled`` is how its keys are in paths; ``names`` are the only keys that matter, where there are many.
     """
@@ -100,11 +96,11 @@ class Writable(NamedTuple):
     @property
     def get(self) -> Callable[[Any, Any], object]:
         """What reads a key of it."""
-        return operator.getitem if isinstance(self.at, (dict, list, deque)) else getattr
+        return operator.getitem if isinstance(self.at, (dict, list, deque)) else _of_set if isinstance(self.at, set) else getattr
 
     def contents(self) -> dict[Any, Any]:
         """Return what it holds, by key."""
-        if isinstance(self.at, (list, deque)):
+        if isinstance(self.at, (list, deque, set)):
             return dict(enumerate(self.at))
         if isinstance(self.at, dict):
             return dict(self.at) if self.names is None else {n: self.at[n] for n in self.names if n in self.at}
@@ -119,6 +115,8 @@ class Writable(NamedTuple):
             return in_cell(self.at)
         if isinstance(self.at, (list, deque)):
             return self.at[key] if key < len(self.at) else MISSING
+        if isinstance(self.at, set):
+            return _of_set(self.at, key) if key < len(self.at) else MISSING
         if isinstance(self.at, dict):
             return self.at.get(key, MISSING)
         return vars(self.at).get(key, MISSING) if isinstance(self.at, type) else in_slot(self.at, key)
@@ -132,7 +130,8 @@ class Writable(NamedTuple):
         else:
             _slots(self.at.__class__)[key].__set__(self.at, content)
 
-    def _drop(self, key: Any) -> None:
+    def drop(self, key: Any) -> None:
+        """Have it hold nothing there."""
         if isinstance(self.at, dict):
             del self.at[key]
         elif isinstance(self.at, (type, types.CellType)):
@@ -151,8 +150,12 @@ class Writable(NamedTuple):
             self.at.clear()
             self.at.extend(contents.values())
             return
+        if isinstance(self.at, set):
+            self.at.clear()
+            self.at.update(contents.values())
+            return
         for key in [k for k in now if k not in contents]:
-            self._drop(key)
+            self.drop(key)
         for key, content in contents.items():
             self.put(key, content)
         if self.has_order():
@@ -161,6 +164,11 @@ class Writable(NamedTuple):
     def has_order(self) -> bool:
         """Tell whether it is a dict of a user's, who may go through its items."""
         return isinstance(self.at, dict) and self.spelled.startswith("[")
+
+
+def _of_set(at: set[Any], number: int) -> object:
+    """Return a member by its number, which it has for as long as the set has the same members."""
+    return [*at][number]
 
 
 def in_order(keys: Collection[Any], others: Collection[Any]) -> bool:
@@ -237,10 +245,10 @@ def writables(value: Any) -> Iterator[Writable]:
             yield Writable(cell, name)
         yield Writable(value.__kwdefaults__ or {}, "{}")
         yield Writable(vars(value), ".{}")
-    elif isinstance(value, (dict, list, deque)):
+    elif isinstance(value, (dict, list, deque, set)):
         yield Writable(value, "[{!r}]")
     elif isinstance(value, type):
-        if not _of_a_library(value.__module__):
+        if not of_a_library(value.__module__):
             yield Writable(value, ".{}")
     elif _is_plain_object(value):
         if hasattr(value, "__dict__"):
@@ -255,7 +263,7 @@ def parts(value: Any) -> Iterator[tuple[object, object, Callable[[Any, Any], obj
     if composed is not None:
         for name in composed:
             yield "self" if name == "__self__" else (name,), getattr(value, name), getattr if name == "__defaults__" else None, name
-    elif isinstance(value, (tuple, set, frozenset)):
+    elif isinstance(value, (tuple, frozenset)):
         fields = getattr(value, "_fields", None)
         for i, x in enumerate(value):
             yield f".{fields[i]}" if fields else f"[{i}]", x, None, i
@@ -298,16 +306,17 @@ _LIBRARIES = frozenset({"jax", "jaxlib", "numpy", "tape"})  # whose own objects 
 def _is_plain_object(value: object) -> bool:
     """Tell whether a value is an object whose attributes may hold Variables."""
     kind: Any = type(value)
-    return (hasattr(value, "__dict__") or bool(_slots(kind))) and not isinstance(value, type) and not _of_a_library(kind.__module__)
+    return (hasattr(value, "__dict__") or bool(_slots(kind))) and not isinstance(value, type) and not of_a_library(kind.__module__)
 
 
 def is_of_a_library(function: types.FunctionType, *, bridges: bool = False) -> bool:
     """Tell whether a function is one of JAX's, NumPy's or the tape's own, or of its bridges', whose globals lead to another library's."""
     module = function.__globals__.get("__name__")
-    return _of_a_library(module) or (bridges and str(module).startswith("interop."))
+    return of_a_library(module) or (bridges and str(module).startswith("interop."))
 
 
-def _of_a_library(module: str | None) -> bool:
+def of_a_library(module: str | None) -> bool:
+    """Tell whether a module of this name is a part of JAX, NumPy or the tape."""
     return module is not None and (module.partition(".")[0] in _LIBRARIES or module == "interop.lift")
 
 
@@ -317,7 +326,7 @@ _SHARED = (Handle, jax.Array, list, tuple, dict, deque, types.NoneType)
 def _of_the_class(kind: type) -> Iterator[str]:
     """Yield the names of what objects of a class share."""
     for base in kind.__mro__:
-        if not _of_a_library(base.__module__):
+        if not of_a_library(base.__module__):
             yield from [n for n, x in vars(base).items() if isinstance(x, _SHARED) and not n.startswith("__")]
 
 
@@ -327,59 +336,10 @@ def _modules(place: dict[str, Any], names: Sequence[str]) -> list[types.ModuleTy
     stack = [place]
     for held in stack:
         for module in [held[n] for n in names if isinstance(held.get(n), types.ModuleType)]:
-            if id(module) not in modules and not _of_a_library(module.__name__):
+            if id(module) not in modules and not of_a_library(module.__name__):
                 modules[id(module)] = module
                 stack.append(vars(module))
     return list(modules.values())
-
-
-def methods(kind: type) -> Sequence[tuple[str, bool, types.FunctionType]]:
-    """Return the functions of the user's in a class: their names, whether they are called without being named, and themselves.
-
-    Those are special methods, and any in a class that is derived from a library's, which knows their names.
-    """
-    contents = [x for base in kind.__mro__ for x in vars(base).values()]
-    known = _METHODS.get(kind)
-    if known is None or len(known[0]) != len(contents) or not all(map(operator.is_, known[0], contents)):  # a method was put there
-        known = _METHODS[kind] = contents, _methods(kind)
-    return known[1]
-
-
-_METHODS: Bounded[type, tuple[list[Any], Sequence[tuple[str, bool, types.FunctionType]]]] = Bounded("methods of classes", 4096)
-
-
-def _methods(kind: type) -> Sequence[tuple[str, bool, types.FunctionType]]:
-    foreign = any(_of_a_library(base.__module__) or _is_installed(base) for base in kind.__mro__ if base.__module__ not in _BARE)
-    found = []
-    for base in () if _of_a_library(kind.__module__) else kind.__mro__:
-        for name, held in vars(base).items():
-            for x in (held, *[getattr(held, part, None) for part in ("fget", "fset", "func")]):
-                function = getattr(x, "__func__", x)
-                inner = inspect.unwrap(function) if isinstance(function, types.FunctionType) else getattr(function, "__wrapped__", None)
-                if not isinstance(inner, types.FunctionType) or _is_installed(inner) or not is_foreign(inner.__code__.co_filename):
-                    continue
-                special = name.startswith("__")
-                if not (special and inner.__code__.co_filename == "<string>"):  # which a dataclass has written
-                    found.append((name, foreign or special, function))
-    return found
-
-
-_BARE = frozenset({"builtins", "abc", "typing", "enum", "collections"})  # classes of which call special methods at most
-
-
-def _is_installed(x: Any) -> bool:
-    """Tell whether a class or function belongs to Python or an installed package, which knows nothing of a user's state."""
-    name = str((x.__globals__.get("__name__") if isinstance(x, types.FunctionType) else None) or x.__module__)
-    package = name.partition(".")[0]
-    return package in sys.stdlib_module_names - {"__main__"} or _has_come(package)
-
-
-@functools.lru_cache(maxsize=4096)
-def _has_come(package: str) -> bool:
-    """Tell whether a package is in a folder of those that were installed: each has left a note there of what it is."""
-    module = sys.modules.get(package)
-    places = [*getattr(module, "__path__", ()), getattr(module, "__file__", None)]
-    return places[0] is not None and any(Path(places[0]).parent.glob("*.dist-info"))
 
 
 def attributes(value: Any) -> dict[str, Any]:

@@ -199,6 +199,8 @@ def no_array(value: object, error: Exception) -> str:
         return f"a masked NumPy array ({shape}) would lose its mask; pass m.filled(0.0), or m.data for what is below the mask too"
     kind = f"a NumPy array of dtype {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
     said = "" if isinstance(value, np.ndarray) else f" ({error})"
+    if isinstance(value, dict):
+        return f"cannot make an array of {kind}; make one of each value: jax.tree.map(tape.Variable, tree)"
     return f"cannot make an array of {kind}{said}; pass a number, a NumPy or JAX array of numbers, or nested lists of numbers"
 
 
@@ -206,6 +208,12 @@ def refused(where: str, value: object, error: Exception) -> errors.TapeError:
     """Return what is raised where JAX makes no array of a value."""
     if isinstance(error, OverflowError):
         return errors.TapeOverflowError(f"{where}: {error}; {WIDER}")
+    if isinstance(error, errors.LostGradientError) and isinstance(value, (list, tuple)):
+        msg = (
+            f"{where}: a {type(value).__name__} with a Variable that requires grad in it would lose its gradient; use "
+            "tape.numpy.asarray(values), which records, or pass .detach() of each"
+        )
+        return errors.LostGradientError(msg)
     return errors.TapeTypeError(f"{where}: {no_array(value, error)}")
 
 

@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import jax
 
-from tape.errors import TapeRuntimeError, TapeTypeError, check_flag
+from tape.errors import TapeRuntimeError, TapeTypeError, check_flag, unknown_keyword
 from tape.graph.lines import user_frame
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
@@ -26,6 +26,7 @@ from tape.insight.past import Past
 from tape.insight.picture import Picture
 from tape.insight.reading import Reading
 from tape.insight.replaying import Replay
+from tape.mirrored.absent import missing
 from tape.modes import Mode
 from tape.sweeps.differentiation import gradients
 from tape.sweeps.seeds import variables, variables_of_tree
@@ -45,16 +46,18 @@ class _Open(Mode):
 
 
 class _Block:
-    """What is opened by a ``with`` statement and takes nothing; above the class, whose signature is that of its ``__init__``."""
+    """What is opened by a ``with`` statement and takes nothing by position; above the class, which has the signature of ``__init__``."""
 
-    def __new__(cls, *args: object, **_: object) -> Self:
-        """Refuse what is meant for :meth:`Tape.of`."""
+    def __new__(cls, *args: object, **options: object) -> Self:
+        """Refuse what is meant for :meth:`Tape.of`, and options of others' tapes."""
         if args:
             msg = (
                 f"Tape: got {type(args[0]).__name__} as an argument; write tape.Tape.of(outputs) for what leads to Variables, and "
                 "with tape.Tape() as t for what a block records"
             )
             raise TapeTypeError(msg)
+        if others := options.keys() & {"persistent", "watch_accessed_variables"}:
+            raise unknown_keyword("Tape", *sorted(others))
         return super().__new__(cls)
 
 
@@ -106,6 +109,11 @@ class Tape(_Block, Shown):
         self._sweeps: Sequence[tuple[str, int] | None] = ()
         self._read: tuple[Any, Reading] | None = None
         self._outputs: list[Handle] = []
+
+    if not TYPE_CHECKING:  # which would take every name for one that is there
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing(self, name)
 
     @classmethod
     def of(cls, outputs: object) -> Tape:

@@ -120,7 +120,8 @@ class Memory(Shown):
         yield from _table(("held by", "in", "count", "entries", "bytes", "made by"), holders, width, color=color, most=most)
 
     def __repr__(self) -> str:
-        return f"<Memory of the tape: {size(self.nbytes)}, {self.entries} entries, {len(self.holders)} holders>"
+        kept = f"{counted(self.entries, 'entry', 'entries')}, {counted(len(self.holders), 'holder')}"
+        return f"<Memory of the tape: {size(self.nbytes)}, {kept}>"
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, color: bool, most: int) -> Iterator[str]:

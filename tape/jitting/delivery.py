@@ -153,7 +153,7 @@ class Delivery(layout.Bound):
         for tree in self._outcome.shared:
             containers.append(self._built(tree, variables, results, containers))
         for slot in self.slots:
-            slot.holder.place.put(slot.key, self._built(slot.content, variables, results, containers))
+            slot.put(self._built(slot.content, variables, results, containers))
         self.orders.make()
         return containers
 

@@ -111,6 +111,7 @@ class Effects(Captures):
         self.looked_at: set[int] = set()
         self.asked: dict[int, bool] = {}  # ids of those of which somebody saw what they are -> whether they are leaves
         self.aims: set[tuple[frozenset[int], frozenset[int]]] = set()  # the sources that a sweep reached, and those to end at
+        self._fresh: dict[int, Handle] = {}  # leaves that were made in the trace, of what is known there, and read
         self.waiting: set[int] = set()  # ids of unknown ones that are pending outside: a trace cannot do without their values
 
     def _scope(self) -> parked:
@@ -210,6 +211,8 @@ class Effects(Captures):
 
     def _unexpected(self, variable: Handle) -> None:
         inside = id(variable._cell) in self._own or (variable._extra is not None and variable._extra.inside is True)
+        if inside and variable._segment is None and id(variable._cell) not in self._own:
+            self._fresh.setdefault(id(variable), variable)
         if not inside and id(variable) not in self._ours:
             self.unknown.setdefault(id(variable), variable)
             if variable._cell[0] is None:
@@ -363,6 +366,17 @@ class Effects(Captures):
             if flag:
                 boundary.gone(cell, functools.partial(_told, cell, self._where.get(id(cell))))
         self._where.clear()
+
+    def stayed(self) -> bool:
+        """Tell whether somebody keeps a leaf that was made in the trace, as of a model that is made where none was: it is outside now."""
+        fresh, self._fresh = list(self._fresh.values()), {}
+        if any(held(fresh)):
+            gc.collect()  # what only cycles have is nobody's
+        flags = held(fresh)
+        for v, flag in zip(fresh, flags, strict=True):
+            if flag and v._extra is not None:
+                v._extra.inside = None
+        return any(flags)
 
     def missed(self) -> list[Any]:
         """Variables from outside that were met unexpectedly: they are held by somebody, or pending."""

@@ -24,7 +24,7 @@ from tape.graph.watcher import NOBODY
 from tape.jitting.arguments import Call, Parameters, aval_of, belongs_to, signature
 from tape.jitting.binding import STATE, Binding, TracedError
 from tape.jitting.compilation import CompiledStep, change_of, forget_replaced, reason
-from tape.jitting.looks import trace_anew
+from tape.jitting.looks import settled, trace_anew
 from tape.programs.telling import begun, timed, warn_of
 from tape.recording import record
 from tape.rules import table
@@ -150,7 +150,7 @@ class Jitted(Generic[P, R]):
             known = _first(entries, lambda e: e.bind(variables, reached))
         new = known is None
         if known is None:
-            entry = self._trace(call, reached, entries)
+            entry, reached = self._trace(call, reached, entries)
             new = entry not in entries
             if new:
                 entries.append(entry)
@@ -166,22 +166,18 @@ class Jitted(Generic[P, R]):
         del entry.bindings[_BINDINGS_LIMIT:]
         return bound, new
 
-    def _trace(self, call: Call, reached: Reach, others: Sequence[CompiledStep]) -> CompiledStep:
-        arrays = call.arrays
-
+    def _trace(self, call: Call, reached: Reach, others: Sequence[CompiledStep]) -> tuple[CompiledStep, Reach]:
         def run(traced: Sequence[jax.Array]) -> object:
             it = iter(traced)
             args, kwargs = call.put_back([x if isinstance(x, Handle) else record.leaf(next(it)) for x in call.leaves])
             return self.__wrapped__(*args, **kwargs)
 
-        step = trace_anew(self.name, run, [aval_of(x) for x in arrays], call.variables, reached, [other.step for other in others])
-        for place, contents in step.outcome.plain:
-            place.fill(contents)
-        step.outcome.plain.clear()
+        avals, known = [aval_of(x) for x in call.arrays], [other.step for other in others]
+        step, reached = settled(lambda r: trace_anew(self.name, run, avals, call.variables, r, known), self.__wrapped__, reached)
         entry = CompiledStep(step, self._options, call, reached, others)
         self.reasons.append(reason(entry.said, [known.said for entries in self._entries.values() for known in entries]))
         del self.reasons[:-_STEPS_LIMIT]
-        return entry.known_as(others, call.variables, reached)
+        return entry.known_as(others, call.variables, reached), reached
 
     def _forget(self) -> None:
         """Keep the number of steps bounded: the ones used least lately go."""

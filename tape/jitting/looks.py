@@ -19,6 +19,8 @@ from tape.jitting.tracing import TracedStep, trace_step
 
 _FEW, _MANY = 8, 64  # places that are tried one by one, and at once
 
+_ATTEMPTS = 3
+
 _Traced = Callable[[Sequence[KeptArray]], TracedStep]
 
 
@@ -55,6 +57,19 @@ def trace_anew(
 
 def _name(kept: KeptArray) -> tuple[object, object]:
     return kept.holder.key, kept.key
+
+
+def settled(trace: Callable[[Reach], TracedStep], fun: object, reached: Reach) -> tuple[TracedStep, Reach]:
+    """Trace a step until it makes no more leaves that stay, such as a model where there was none: these are state like any other then."""
+    for _ in range(_ATTEMPTS):
+        step = trace(reached)
+        for place, contents in step.outcome.plain:
+            place.fill(contents)
+        step.outcome.plain.clear()
+        if not step.stayed:
+            break
+        reached = Reach([fun])
+    return step, reached
 
 
 def _now(places: Sequence[tuple[KeptArray, Any]], reached: Reach) -> list[KeptArray]:

@@ -6,6 +6,7 @@ to Variables that were there before, and to plain objects.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from typing import Any, TypeVar
@@ -27,7 +28,7 @@ from tape.jitting.effects import Effects
 from tape.jitting.orders import Orders
 from tape.jitting.places import held, leaves_in
 from tape.jitting.records import flatten, standing_often
-from tape.jitting.results import ARRAY, FOUND, GRADIENT, MADE, ONE, PLAIN, SAME, SHARED, Made, Slot, Tree, VariableChange
+from tape.jitting.results import ALL, ARRAY, FOUND, GRADIENT, MADE, ONE, PLAIN, SAME, SHARED, Made, Slot, Tree, VariableChange
 from tape.ops.kernel import Op
 from tape.programs.program import look, run_pending
 from tape.recording import record
@@ -321,29 +322,46 @@ class Outcome:
         return self._leads[id(x)]
 
     def _stored(self, holder: Stored) -> None:
-        now = holder.place.contents()
+        """Note what of that which a place of any kind holds now every call is to put there, and what stays where it is."""
+        now, before = holder.place.contents(), holder.before
+        now = {key: before[key] if x is self._effects.stood.get((id(holder.place.at), key), MISSING) else x for key, x in now.items()}
         plain = dict(now)
-        for key, content in now.items():
-            if content is self._effects.stood.get((id(holder.place.at), key), MISSING):  # nobody has put anything there
-                plain[key] = holder.before[key]
-                continue
-            grown = isinstance(holder.place.at, (list, deque)) and len(now) != len(holder.before)
-            new = (Handle, Tracer if grown else jax.Array)  # arrays from before may be others at the next call, where others were
-            same = content is holder.before.get(key, MISSING) or holder.node in self._effects.caches
-            if same or not self._counts(content, new):
-                continue
-            if key in holder.before:
-                plain[key] = holder.before[key]
-            else:
-                del plain[key]
-            if grown:
-                msg = (
-                    f"jit: the function adds a Variable to {spelled(holder.path)}, a {type(holder.place.at).__name__} that outlives it, "
-                    "which only the Python that runs while it is traced could do; return the Variable, and add it outside"
-                )
-                raise LeakedTracerError(msg)
-            self.slots.append(Slot(holder, key, self._tree(content), held(holder.before.get(key, MISSING))))
         self.plain.append((holder.place, plain))
+        if holder.node in self._effects.caches:
+            return
+        at = holder.place.at
+        if isinstance(at, set) or (isinstance(at, (list, deque)) and len(now) != len(before)):
+            same = isinstance(at, set) and {*map(id, now.values())} == {*map(id, before.values())}
+            if not same and self._resized(holder, now):
+                plain.clear()
+                plain.update(before)
+            return
+        kinds = (Handle, jax.Array)  # arrays from before may be others at the next call, where others were
+        for key in {**before, **now}:
+            content, old = now.get(key, MISSING), before.get(key, MISSING)
+            if content is old or not self._counts(old if content is MISSING else content, kinds):
+                continue
+            if old is MISSING:
+                del plain[key]
+            else:
+                plain[key] = old
+            self.slots.append(Slot(holder, key, self._tree(content), held(old)))
+
+    def _resized(self, holder: Stored, now: dict[Any, Any]) -> bool:
+        """Note what a list, deque or set holds that has got another length; tell whether Variables, or what leads to them, are in it."""
+        there = {*map(id, holder.before.values()), *map(id, self._effects.stood.values())}
+        new = [x for x in now.values() if id(x) not in there]
+        if not any(self._counts(x, (Handle, jax.Array)) for x in (*holder.before.values(), *new)):
+            return False
+        leaves = flatten(new, self._effects.met)[0]
+        if any(isinstance(x, Tracer) or (isinstance(x, Handle) and id(itself(x)) not in self._sources) for x in leaves):
+            msg = (
+                f"jit: the function adds a Variable to {spelled(holder.path)}, a {type(holder.place.at).__name__} that outlives it, "
+                "which only the Python that runs while it is traced could do; return the Variable, and add it outside"
+            )
+            raise LeakedTracerError(msg)
+        self.slots.append(Slot(holder, ALL, self._tree([*now.values()]), sys.intern(str(len(holder.before)))))
+        return True
 
 
 def _target(v: Handle) -> Target | None:

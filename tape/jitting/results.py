@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, NamedTuple
 
 import jax
 
+from tape.callables.objects import MISSING
 from tape.callables.reach import Stored
 from tape.graph.kinds import Place
 from tape.graph.segment import Segment
@@ -15,6 +17,7 @@ from tape.jitting.places import KeptArray, held, taken_apart_if_any
 # its path, a new container that stands elsewhere as well, or any other object.
 ARRAY, MADE, SAME, GRADIENT, FOUND, SHARED, PLAIN = range(7)
 ONE = jax.tree.structure(0)  # of a tree that is one leaf
+ALL = "all of it"
 
 
 class Made(NamedTuple):
@@ -57,7 +60,10 @@ class VariableChange(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """A place (an attribute, an item) that holds something else afterwards; what it ``held`` is a part of the program."""
+    """A place (an attribute, an item) that holds something else afterwards, or nothing; what it ``held`` is a part of the program.
+
+    Of a list, deque or set that has got another length all of it is one place, which goes by the key ALL.
+    """
 
     holder: Stored
     key: Any
@@ -66,12 +72,26 @@ class Slot(NamedTuple):
 
     def holds(self, _: object = None) -> str:
         """Say what it holds now."""
-        return held(self.holder.place.at_key(self.key))
+        place = self.holder.place
+        return sys.intern(str(len(place.at))) if self.key is ALL else held(place.at_key(self.key))
+
+    def put(self, content: Any) -> None:
+        """Have it hold this now."""
+        place = self.holder.place
+        if self.key is ALL:
+            place.fill(dict(enumerate(content)))
+        elif content is not MISSING:
+            place.put(self.key, content)
+        elif place.at_key(self.key) is not MISSING:
+            place.drop(self.key)
 
 
 def kept_in(slot: Slot) -> list[KeptArray]:
     """Return the arrays that a place held which gets others: they are inputs of the program, as the values of Variables are."""
     if all(kind not in (ARRAY, SHARED) for kind, _ in slot.content.leaves):
         return []
-    leaves, form = taken_apart_if_any(slot.holder.before.get(slot.key))
-    return [KeptArray(slot.holder, slot.key, i, form) for i, x in enumerate(leaves) if isinstance(x, jax.Array)]
+    found = []
+    for key in slot.holder.before if slot.key is ALL else [slot.key]:
+        leaves, form = taken_apart_if_any(slot.holder.before.get(key))
+        found += [KeptArray(slot.holder, key, i, form) for i, x in enumerate(leaves) if isinstance(x, jax.Array)]
+    return found

@@ -122,6 +122,7 @@ class TracedStep:
         self.grads = [i for n, i in enumerate(holders) if effects.was_read[count + n]]  # whose gradients are, after those
         self.kept: dict[int, KeptArray] = {}  # sources that are arrays in places
         self.read: list[tuple[KeptArray, Any]] = []  # arrays in places that are a part of it
+        self.stayed = False  # whether a leaf that was made in the trace outlives it
         # Places (a holder's key and theirs) whose arrays it does not read, or looks at; and those of which nobody knows, with the arrays.
         self.unread: set[tuple[Any, Any]] = set()
         self.looked_at: set[tuple[Any, Any]] = set()
@@ -204,6 +205,7 @@ def trace_step(
         step = TracedStep(name, *traced)
         step.kept = {i: k for i, k in enumerate(kept, len(sources)) if i not in idle}
         effects.escaped()
+        step.stayed = effects.stayed()
         missed = effects.missed()
         if attempt:  # what was not met at the trace before is made anew at every trace
             missed = [v for v in missed if id(v) in effects.waiting]

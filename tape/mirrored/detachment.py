@@ -67,6 +67,6 @@ def refuse_reinterpretation(variable: object, what: str) -> None:
     if isinstance(variable, Handle) and variable._place.kind.requires_grad and LOCAL.scope.mode == RECORD:
         msg = (
             f"{what}: reads the bits of a Variable that requires grad ({describe(variable)}), through which no gradient flows; "
-            " pass it detached (.detach()), or convert the values with .astype(dtype)"
+            "pass it detached (.detach()), or convert the values with .astype(dtype)"
         )
         raise LostGradientError(msg)

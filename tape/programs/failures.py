@@ -8,6 +8,7 @@ What no entry is to blame for (Ctrl-C, memory used up) leaves the segment pendin
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -41,6 +42,11 @@ class Failure:
                 f"{self.name}{recorded} failed when it ran ({self.shapes}): the array of {self.lost} {DELETED}",
                 "then record it again",
             )
+        elif self.certain and isinstance(self.cause, FloatingPointError):  # JAX has a paragraph on functions that it ran again
+            infinite = re.findall(r"\b(?:nan|inf)\b", reason)[:1] == ["inf"]
+            made = "an infinity, which jax_debug_infs forbids" if infinite else "a NaN, which jax_debug_nans forbids"
+            what = f"{self.name}{recorded} made {made} ({self.shapes})"
+            repair = "keep what leads there in the domain of the op (a clip, a where around its input), or look at its inputs"
         elif self.certain:
             what = f"{self.name}{recorded} failed when it ran ({self.shapes}): {reason}"
             repair = "what does not depend on it has its values; correct the op or its inputs, and record it again"

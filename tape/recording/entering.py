@@ -166,7 +166,8 @@ def kernel_on(op: Op, kinds: Sequence[Kind]) -> Kernel:
     except (TapeError, *jaxapi.CONCRETE_ERRORS):
         raise
     except (TypeError, ValueError, IndexError, OverflowError, NotImplementedError, NameError) as e:
-        raise (errors.wrap(e, op.name, [kind.aval for kind in kinds]) or e) from e
+        asked = "any(v is w for w in variables) says whether v is one of them" if op.name in {"equal", "not_equal"} else None
+        raise (errors.wrap(e, op.name, [kind.aval for kind in kinds], repair=asked) or e) from e
 
 
 LEAF = Op("leaf", lambda x: x)

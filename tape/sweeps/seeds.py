@@ -83,15 +83,24 @@ def variables(function: str, argument: str, given: object) -> list[Any]:
     if isinstance(given, Handle):
         return [itself(given)]
     if isinstance(given, (jax.Array, np.ndarray, str, bytes)) or not hasattr(given, "__iter__"):
-        msg = f"{function}: {argument} must be a tape.Variable or a sequence of them, got {type(given).__name__}"
+        msg = f"{function}: {argument} must be a tape.Variable or a sequence of them, got {type(given).__name__}{_repair(argument, given)}"
         raise TapeTypeError(msg)
     listed = list(given)
     for i, v in enumerate(listed):
         if not isinstance(v, Handle):
-            repair = f"; pass its values: list({argument}.values())" if isinstance(given, dict) else ""
+            repair = f"; pass its values: list({argument}.values())" if isinstance(given, dict) else _repair(argument, v)
             msg = f"{function}: {argument}[{i}] must be a tape.Variable, got {type(v).__name__}{repair}"
             raise TapeTypeError(msg)
     return [itself(v) for v in listed]
+
+
+def _repair(argument: str, given: object) -> str:
+    """Say what to write where something stands for a Variable."""
+    if not isinstance(given, (jax.Array, np.ndarray, np.generic, float, int, complex)):
+        return "; use tape.grad(f)(x) for the gradient of a function" if callable(given) and argument == "outputs" else ""
+    if argument == "outputs":
+        return "; pass what the ops returned, before .value, .numpy(), .item() or float()"
+    return "; make it with tape.Variable(...) before the outputs are computed of it"
 
 
 def require_grad(function: str, argument: str, variable: Handle) -> None:
@@ -152,9 +161,11 @@ def seed_of(function: str, i: int, root: Handle, seed: Any) -> Any:
     aval = root._place.kind.aval
     if seed is None:
         if aval.size != 1:
+            ones = "tape.numpy.ones_like(root)"
+            repair = f"write root.backward({ones})" if function == "backward" else f"pass {ones} as its seed"
             msg = (
-                f"{function}: root {i} has shape {aval.shape}, so it needs a seed; pass grad_outputs=tape.numpy.ones_like(root) for the "
-                "gradient of its sum, or reduce it to one number first"
+                f"{function}: root {i} has shape {aval.shape}, so it needs a seed; {repair} for the gradient of its sum, or reduce it to "
+                "one number first"
             )
             raise SeedError(msg)
         return None

@@ -7,8 +7,9 @@ after another, each in a module of its own, which reads the ``evidence`` so far 
 ``others`` (``variants``: other ``sizes``, ``integers`` and masks, ``axes``), ``second``.
 What they compare is measured in double precision by ``measurement`` (or ``untraced``), with ``precise``, which evaluates jaxprs without
 their rules, and ``executables``, which compiles and keeps the programs. Where two derivatives differ, ``judgement`` asks the function's
-values, by ``differences`` or ``analytic``, and ``accuracy`` what rounding explains; ``findings`` are put into words by ``diagnosis``,
-``patterns`` and ``blame``, and shown by ``report`` and ``picture``. ``properties`` and ``strategies`` draw arguments by Hypothesis.
+values, by ``differences`` or ``analytic``, ``symmetry`` whether it is one of symmetric matrices, and ``accuracy`` what rounding explains;
+``findings`` are put into words by ``diagnosis``, ``patterns`` and ``blame``, and shown by ``report`` and ``picture``. ``properties`` and
+``strategies`` draw arguments by Hypothesis.
 """
 
 from __future__ import annotations

@@ -38,6 +38,8 @@ def diagnosed(evidence: Evidence, finding: Finding) -> str:
         known = _at_values(evidence, finding, plain)
         tied = "" if known else ties_of(~(np.abs(g - r) <= 1e-5 * np.abs(r)), finding.at, all_may=True)  # where nothing tied, it was right
         plain = known or (re.sub(r" (everywhere|in places)", f" {tied}", plain) if tied else plain)
+    if edge := _edge(evidence, finding):
+        plain = re.sub(r" (everywhere|in places|where .*|at .*)$", "", plain) + f" where {edge}"
     pattern = f"NaN born at {born}" if born else _sum_missing(evidence, finding) or _of_another(evidence, finding, plain) or plain
     if re.match("wrong|off by the constant", pattern) and finding.kind == "first":
         step = missing(evidence, finding)
@@ -50,6 +52,21 @@ def diagnosed(evidence: Evidence, finding: Finding) -> str:
     traced = "wrong as traced, though right op by op: " if _traced_alone(evidence, finding) else ""
     parts = [traced + (special or order + pattern)] if said else [finding.message, pattern]
     return ": ".join(p for p in parts if p)
+
+
+def _edge(evidence: Evidence, finding: Finding) -> str:
+    """Say behind which number the gradient is wrong, where that is what a condition of the rule says of its argument."""
+    k, r, g = finding.argument, finding.expected, finding.got
+    for crossed, before, behind in evidence.probes.crossings:
+        if behind != finding.pair or crossed != k or r is None or g is None:
+            continue
+        this, that = (evidence.at(b)[0][crossed] for b in (before, behind))
+        off = (np.abs(g - r) > UNLIKE * np.abs(r)) & (this != that)
+        edges, sides = (this[off] + that[off]) / 2, np.sign(that[off] - this[off])
+        for name, of in (("x", edges), ("|x|", np.abs(edges))):
+            if of.size and np.allclose(of, of[0], rtol=1e-5, atol=1e-9) and (name == "|x|" or np.all(sides == sides[0])):
+                return f"{name} {'>' if name == '|x|' or sides[0] > 0 else '<'} {of[0]:.4g}"
+    return ""
 
 
 def _at_values(evidence: Evidence, finding: Finding, plain: str) -> str:
@@ -66,6 +83,9 @@ def _at_values(evidence: Evidence, finding: Finding, plain: str) -> str:
     j = moved[0] if len(moved) == 1 else k
     if not finding.why.startswith(SPECIAL) or (j == k and x[k].shape != off.shape):
         return ""
+    here, there = (evidence.measured[key][k][0] for key in ("r", "g"))
+    if j == k and np.all(np.abs(there - here)[off] > UNLIKE * np.abs(here)[off]):
+        return ""  # it is wrong at the given point, too, where it is too small to be seen
     values = np.unique(x[k][off] if j == k else x[j][x[j] != given[j]])
     name = "x" if j == k else evidence.subject.names[j]
     said = pattern if j == k else plain.removesuffix(" everywhere")

@@ -19,9 +19,9 @@ from tape.testing.diagnosis import diagnosed
 from tape.testing.evidence import Evidence, finest
 from tape.testing.executables import Program
 from tape.testing.findings import Finding, Item, LeftOut, Note, Suspect, Vote, fail, infinite
-from tape.testing.isolation import judge_isolated, note_beyond, note_not_finite
+from tape.testing.isolation import judge_crossings, judge_isolated, note_beyond, note_not_finite
 from tape.testing.judgement import ask_values, judge
-from tape.testing.linearity import check_linear
+from tape.testing.linearity import check_linear, refused
 from tape.testing.marks import MINUTE
 from tape.testing.measurement import BASIS, Measurement, user_rules
 from tape.testing.others import odd_ones
@@ -191,7 +191,7 @@ class Examination:
 
     def _stuck(self, eager: list[native.Gradients] | None, error: Exception) -> Sequence[Finding]:
         """Return what is wrong where the derivative raises: that a rule keeps what belongs to another call, if it is that."""
-        return list(native.stale(self.evidence, eager) if eager is not None else ()) or [self.evidence.raises(error)]
+        return list(native.stale(self.evidence, eager) if eager is not None else ()) or [refused(self.evidence, error)]
 
     def _variants(self) -> Iterator[Item]:
         """Check the same function for other sizes, integers and masks where it looks wrong there."""
@@ -278,11 +278,11 @@ class Examination:
             self._hear(native.compare(evidence, eager, {(s.argument, s.pair) for s in suspects}))
         self._hear(judge(evidence, suspects, failed=self._failed))
         if not self._failed and evidence.explore:
-            self._hear(judge_isolated(evidence, alone))
+            self._hear(itertools.chain(judge_isolated(evidence, alone), judge_crossings(evidence, beyond)))
         wrong = {f.argument for f in self.findings}
         beyond = [b for b in beyond if b not in alone]
         self._hear(note_beyond(evidence, [s for s in _suspects(evidence, beyond) if s.argument not in wrong]))
-        self._hear(note_not_finite(evidence) if evidence.explore and not self._failed else ())
+        self._hear(note_not_finite(evidence, beyond) if evidence.explore and not self._failed else ())
         if not evidence.explore and not self.findings:
             self._hear(native.check_finite(evidence))
         if evidence.explore and m.believed is not None:

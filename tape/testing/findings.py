@@ -82,4 +82,4 @@ def infinite() -> Finding:
 
 def line(error: Exception) -> str:
     """Return an error as one line."""
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    return ": ".join([type(error).__name__, *str(error).splitlines()[:1]])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from tape.testing.evidence import Evidence
 from tape.testing.findings import Finding, Note, Suspect, fail
 from tape.testing.judgement import ROUND, is_refuted
 from tape.testing.marks import SPECIAL, ZERO, scale_of
+from tape.testing.probes import OVERFLOWING
 
 AROUND = 1e-3  # relative to an element's size
 NEAR = 1e-2  # relative; how far a smooth reference moves on the way there
@@ -42,15 +43,43 @@ def judge_isolated(evidence: Evidence, pairs: Sequence[int]) -> Iterator[Finding
                 return
 
 
-def note_not_finite(evidence: Evidence) -> Iterator[Note]:
-    """Say where a rule is not finite at a number alone, and JAX's derivative is: the function may not be meant to be used there."""
-    for k, b in itertools.product(range(len(evidence.traced)), evidence.seen):
+def judge_crossings(evidence: Evidence, pairs: Collection[int]) -> Iterator[Finding]:
+    """Find a rule that is right up to a condition of its own beyond the arguments, and wrong behind it, where the function goes on.
+
+    What the rule names, it is meant for. Where it is zero for another sign, it may guard against what is never given.
+    """
+    given = evidence.probes.points[0]
+    for crossed, before, behind in evidence.probes.crossings:
+        if not {before, behind} <= {*pairs}:
+            continue
+        turned = np.sign(evidence.at(behind)[0][crossed]) != np.sign(given[crossed])
+        for k, (r, g) in enumerate(zip(evidence.measured["r"], evidence.measured["g"], strict=True)):
+            a, b = 2 * before, 2 * behind
+            usual = np.sqrt(np.mean(np.abs(r[0]) ** 2)) if r[0].size else 0.0
+            with np.errstate(invalid="ignore"):
+                size = np.maximum(np.abs(r[a]), np.abs(r[b]))
+                smooth = np.abs(r[a] - r[b]) <= NEAR * size
+                right = np.abs(g[a] - r[a]) <= RIGHT * (size + usual)
+                wrong = np.isfinite(g[b]) & (np.abs(g[b] - r[b]) > NEAR * (size + usual))
+                guarded = (turned if k == crossed else np.any(turned)) & (np.abs(g[b]) <= NEAR * size)
+            bad = smooth & right & wrong & ~guarded
+            if bad.any() and is_refuted(evidence, Suspect(behind, k, bad, bad * 1.0)):
+                yield fail(k, "first", "", **evidence.details(k, behind))
+                return
+
+
+def note_not_finite(evidence: Evidence, beyond: Sequence[int]) -> Iterator[Note]:
+    """Say where a rule is not finite, and JAX's derivative is: where branches meet, or far out, where the function may not be meant."""
+    meeting = {*evidence.probes.marked}
+    for k, b in itertools.product(range(len(evidence.traced)), (*evidence.seen, *beyond)):
+        pair = evidence.probes.pairs[b]
         r, g = evidence.measured["r"][k][2 * b], evidence.measured["g"][k][2 * b]
         lost = np.isfinite(r) & ~np.isfinite(g)
-        if evidence.probes.pairs[b].why.startswith((ZERO, SPECIAL)) and lost.any():
-            at = evidence.at(b)[0][k][lost].flat[0]
+        if lost.any() and (pair.point in meeting or pair.why == OVERFLOWING):
+            plain = pair.why.startswith((ZERO, SPECIAL))
+            where = f"{evidence.at(b)[0][k][lost].flat[0]:.3g}" if plain else pair.why
             gradient = (
-                f"the gradient of {evidence.subject.names[k]} is {g[lost].flat[0]:.3g} at {at:.3g}, where JAX's is {r[lost].flat[0]:.3g}"
+                f"the gradient of {evidence.subject.names[k]} is {g[lost].flat[0]:.3g} at {where}, where JAX's is {r[lost].flat[0]:.3g}"
             )
             yield Note(f"{gradient}; this counts as wrong only if that is given")
             return
@@ -58,7 +87,7 @@ def note_not_finite(evidence: Evidence) -> Iterator[Note]:
 
 def note_beyond(evidence: Evidence, suspects: list[Suspect]) -> Iterator[Note]:
     """Say where rule and JAX differ at points that the user did not give, where the function may not be meant to be used."""
-    for s in {s.argument: s for s in reversed(suspects)}.values():
+    for s in {s.argument: s for s in reversed(suspects) if evidence.probes.pairs[s.pair].why != OVERFLOWING}.values():
         why, at = evidence.probes.pairs[s.pair].why, evidence.probes.points[evidence.probes.pairs[s.pair].point][s.argument]
         yield Note(
             f"at {why}, the gradient of {evidence.subject.names[s.argument]} differs from JAX's (for instance at {at[s.bad].flat[0]:.3g}); "

@@ -19,6 +19,7 @@ from tape.testing.marks import scale_of
 from tape.testing.measurement import Measurement
 from tape.testing.precise import Precise, inner
 from tape.testing.probes import wide_array
+from tape.testing.symmetry import note_unsymmetric, symmetrises
 from tape.testing.untraced import Untraced
 
 PLAIN = 1e-3  # relative error of differences that settle
@@ -37,7 +38,8 @@ def judge(evidence: Evidence, suspects: list[Suspect], *, failed: bool) -> Itera
 
     A disagreement at the given point alone may be a kink there: then every value between the one-sided derivatives is right, and so is
     what JAX's own rules say. Where a matrix has lost its symmetry, the function's values have to confirm JAX's derivative: some functions
-    read one triangle alone; nobody asks them once anything has failed.
+    read one triangle alone; nobody asks them once anything has failed. What is wrong there alone is noted where the function factorises
+    the symmetric part, for it is one of symmetric matrices.
     """
     by_argument: dict[int, list[Suspect]] = {}
     for s in suspects:
@@ -75,9 +77,9 @@ def judge(evidence: Evidence, suspects: list[Suspect], *, failed: bool) -> Itera
             yield verdict
             failed |= isinstance(verdict, Finding) and verdict.verdict == "fail"
         if bent and not failed and _asked(evidence, bent[0], suspects, both=True) == "wrong":
-            convicted = _convicted(evidence, bent[0])
-            yield convicted
-            failed |= convicted.verdict == "fail"
+            item = note_unsymmetric(evidence, k) if symmetrises(evidence, bent[0].pair) else _convicted(evidence, bent[0])
+            yield item
+            failed |= isinstance(item, Finding) and item.verdict == "fail"
         for there in marked if not failed else ():
             s, answer = _first_asked(evidence, there, suspects)
             if answer == "wrong" or (answer == "outside" and not _conventional(evidence, k, s.pair)):

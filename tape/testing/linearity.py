@@ -1,13 +1,17 @@
-"""A pullback is linear in its cotangent, whoever says what the derivative is."""
+"""A pullback is linear in its cotangent, whoever says what the derivative is, and a tangent in that of the argument."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 import numpy as np
 
 from tape.testing.evidence import Evidence
 from tape.testing.findings import Finding, fail
+from tape.testing.probes import wide_array
+
+LARGER = -1e3  # times a tangent: what clips it is not linear, either
 
 
 def check_linear(evidence: Evidence) -> Iterator[Finding]:
@@ -26,6 +30,24 @@ def check_linear(evidence: Evidence) -> Iterator[Finding]:
             if not np.all(same):
                 yield fail(k, "first", "", **(evidence.details(k, b) | {"expected": expected}))
                 return
+
+
+def refused(evidence: Evidence, error: Exception) -> Finding:
+    """Return that the derivative cannot be computed; the reason, where it is that a forward rule cannot be transposed."""
+    finding = evidence.raises(error)
+    xs = evidence.probes.native(evidence.probes.points[0], evidence.subject.leaves)
+    v = evidence.probes.direction(0)
+    try:
+        once, more = (
+            evidence.subject.push(xs, evidence.probes.native([by * a for a in v], evidence.subject.leaves)) for by in (1.0, LARGER)
+        )
+    except Exception:  # noqa: BLE001 - a rule is the user's: it may have no forward mode, or raise there, too
+        return finding
+    for a, b in zip(map(wide_array, once), map(wide_array, more), strict=True):
+        if np.any(np.abs(b - LARGER * a) > np.sqrt(evidence.eps) * (np.abs(a) + np.abs(b))):
+            text = f"the forward rule is not linear in its tangents (one {LARGER:g} times as large gives another multiple)"
+            return dataclasses.replace(finding, message=f"{text}, so that reverse mode cannot transpose it: {finding.message}")
+    return finding
 
 
 def _multiple(cts: list[np.ndarray], base: list[np.ndarray]) -> float | None:

@@ -21,6 +21,7 @@ POINTS = 12  # of special values
 ZERO = "a point with a zero"
 SPECIAL = "a point of special values"
 EDGE = "a point at the edge of a condition of the rule"
+BEHIND = "a point beyond a condition of the rule"
 EQUAL = "a point where arguments are equal"
 TINY = 1e-9  # what rules that guard against a division by zero take for zero
 MINUTE = f"a point of size {TINY:g}"

@@ -16,6 +16,7 @@ from tape.testing.evidence import Evidence
 from tape.testing.executables import Program
 from tape.testing.findings import Finding, Item, LeftOut, doubt, fail, infinite
 from tape.testing.judgement import is_of_jax
+from tape.testing.linearity import refused
 from tape.testing.measurement import Measurement, user_rules
 from tape.testing.precise import Precise, equations
 from tape.testing.probes import wide_array
@@ -69,7 +70,7 @@ def differentiate(evidence: Evidence) -> list[Gradients] | Finding:
                 evidence.subject.vjp(xs[1])
             gs = back(turned if turn == TURNED else cts[point])
         except Exception as e:  # noqa: BLE001 - a rule is the user's: it may raise anything
-            return evidence.raises(e)
+            return refused(evidence, e)
         if not calls and not all(np.all(np.isfinite(wide_array(y))) for y in ys):
             return infinite()
         calls.append([-wide_array(g) if turn == TURNED else wide_array(g) for g in gs])

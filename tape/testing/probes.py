@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape.jaxapi import ClosedJaxpr, ShapedArray
-from tape.testing.conditions import conditional
-from tape.testing.marks import beyond, beyond_those, marked, scale_of, special
+from tape.testing.conditions import Crossing, conditional
+from tape.testing.marks import BEHIND, beyond, beyond_those, marked, scale_of, special
 from tape.testing.precise import Precise, constants
 from tape.testing.subject import is_inexact
 
@@ -24,6 +24,8 @@ LONE = 4  # cotangents with one element that is not zero, beside those of the fi
 CLOSE = 0.1  # relative; how far round a lone number its domain is taken for granted
 UNEVEN = 1e-4  # how much smaller the last element of a cotangent is than the first
 TURNED = 3  # arguments whose sign is turned by itself
+LARGE = 1e3
+OVERFLOWING = "a point of size 1000"
 MINUTEST = 1.02  # times the square of the dtype's rounding: a number that is no larger stands for zero, as in jnp.interp
 MANY = 1 << 16  # outputs: of more, only the plainest cotangents are tried
 
@@ -52,8 +54,10 @@ class Probes:
         count: how many points.
         pairs: which cotangent is looked at where.
         inside: for each point, whether it is in the domain: elsewhere nobody says that there is a function.
+        large: the point at which exponentials overflow; None where it is not looked at.
         bent: the point at which matrices that were given symmetric are not; None where none was.
         isolated: the points of special values that are not in the domain: a rule is wrong there only if it is right all around.
+        crossings: pairs on both sides of a condition of the rule beyond the bounds that nobody gave, each with its argument.
         marked: the points where branches meet (:mod:`tape.testing.marks`), which say nothing against a rule unless values do.
 
     """
@@ -92,6 +96,8 @@ class Probes:
         self.points += [self._representable(point) for point in marks.values()]
         turned = list(range(len(self.points), len(self.points) + len(lone)))
         self.points += [self._representable(point) for point in lone.values()]
+        self.large = len(self.points) if explore else None
+        self.points += [self._representable([_enlarged(x) for x in given])] if explore else []
         symmetric = [_symmetric(x) for x in given]
         self.points[1:] = [self._kept(point) for point in self.points[1:]]
         self.bent: int | None = None
@@ -99,6 +105,8 @@ class Probes:
             self.bent = len(self.points)
             self.points.append(self._representable([_bent(x, seed) if of else x for x, of in zip(given, symmetric, strict=True)]))
         self.isolated: list[int] = []
+        self.crossings: list[tuple[int, int, int]] = []
+        self._told = [domain is not None for domain in domains]
         self.inside = [i < 2 or i == self.bent or self._within(x) for i, x in enumerate(self.points)]
         self.count = len(self.points)
         self.cotangents: list[Arrays] = []
@@ -114,6 +122,8 @@ class Probes:
             self._pair(5, c0, "a point near zero")
             for point, why in zip((*self.marked, *turned), (*marks, *lone), strict=True):
                 self._pair(point, c1, why)
+        if self.large is not None:
+            self._pair(self.large, c1, OVERFLOWING)
         if self.bent is not None:
             self._pair(self.bent, c1, "a point nearby without the given symmetry")
         large = min(12, int(min(np.log10(float(finfo(y.dtype).max)) for y in outputs)) // 2)  # representable, and so are its products
@@ -142,13 +152,25 @@ class Probes:
         least = MINUTEST * size * max(min(float(finfo(d).eps), float(finfo(np.float32).eps)) for d in self._dtypes) ** 2
         named = [c for c in (*constants(rule.closed.jaxpr), *constants(value.jaxpr)) if abs(c) > least]
         given = self._moving
-        points = special(given, self._bounds, named) | conditional(rule, given, self.cotangents[1], self._bounds)
+        edges, crossings = conditional(rule, given, self.cotangents[1], self._bounds)
+        points = special(given, self._bounds, named) | edges
         for why, point in (points | beyond_those(given, self._bounds, named)).items():
             i = len(self.points)
             self.points.append(self._kept(self._representable(point)))
             self.inside.append(self._within(self.points[i]))
             (self.marked if self.inside[i] else self.isolated).append(i)
             self._pair(i, 1, why)
+        for crossing in crossings:
+            if not self._told[crossing.argument]:
+                self._cross(crossing)
+
+    def _cross(self, crossing: Crossing) -> None:
+        """Look at both sides of a condition beyond the bounds."""
+        for point, why in ((crossing.before, "a point before a condition of the rule"), (crossing.behind, BEHIND)):
+            self.points.append(self._kept(self._representable(point)))
+            self.inside.append(False)
+            self._pair(len(self.points) - 1, 1, why)
+        self.crossings.append((crossing.argument, len(self.pairs) - 2, len(self.pairs) - 1))
 
     plain = ("the given point", "a point nearby", "the point with other signs")
 
@@ -275,6 +297,12 @@ def _turned(x: np.ndarray) -> np.ndarray | float:
     if not np.iscomplexobj(x) or (np.any(x.real) and np.any(x.imag)):
         return 0.0
     return 0.1 * scale_of(x) * (1 if np.any(x.imag) else 1j)
+
+
+def _enlarged(x: np.ndarray) -> np.ndarray:
+    """Return numbers whose exponential is too large in double precision, as that of those beyond 88 is in single precision."""
+    size = LARGE * np.random.default_rng(x.size).uniform(0.8, 1.2, x.shape)
+    return np.asarray(np.where(x == 0, 1, x / np.where(x == 0, 1, np.abs(x))) * size)
 
 
 def _bent(x: np.ndarray, seed: int) -> np.ndarray:

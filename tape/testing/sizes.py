@@ -27,8 +27,10 @@ from tape.testing.subject import Subject, is_inexact
 from tape.testing.variants import BY_NUMBER, Axis, Variant, differs, made
 
 LONG = 17  # an axis of at least so many elements is longer than blocks and unrolled loops are
-BATCH = 129  # of the first axis that grows, where that is not too many
+BATCH = 129  # of all axes that grow, or of the first one, where that is not too many
 MOST = 1 << 12  # elements of an array with long axes
+WIDE = 1 << 15  # where all of them are of so many
+HELD = 1 << 20  # elements of what is computed then
 LARGE = 1 << 14  # elements of an array that does not grow
 AXES = 8  # that are tried alone
 DOUBLED = 3  # that grow by no single element, as groups of channels and windows do not
@@ -59,11 +61,7 @@ def _given(arrays: dict[int, np.ndarray], group: list[Axis]) -> int:
 def _grown(evidence: Evidence, arrays: dict[int, np.ndarray], groups: list[list[Axis]]) -> list[Variant]:
     """Return the variants with longer axes that are odd: of one group of axes if that is enough, and no longer than need be."""
     given = [_given(arrays, group) for group in groups]
-    for least in (BATCH, LONG, 0):
-        long = [_length(n, place, least) if least else n + 1 for place, n in enumerate(given)]
-        together = _resized(evidence, arrays, groups, long)
-        if together:
-            break
+    long, together = _together(evidence, arrays, groups, given)
     if not any(differs(evidence, variant) for variant in together):
         return []
     odd = []
@@ -74,6 +72,41 @@ def _grown(evidence: Evidence, arrays: dict[int, np.ndarray], groups: list[list[
                 odd.append(_shortest(evidence, arrays, group, n + 1, single[0], m))
                 break
     return odd or [v for v in together if differs(evidence, v, used=True)]
+
+
+def _together(
+    evidence: Evidence, arrays: dict[int, np.ndarray], groups: list[list[Axis]], given: list[int]
+) -> tuple[list[int], list[Variant]]:
+    """Return lengths of all groups of axes, and the variant with those, if there is one: as long as the program allows."""
+    forth = range(len(given))
+    tries = (
+        (BATCH, LONG, forth),
+        (LONG, LONG, forth),
+        (LONG, LONG, forth[::-1]),
+        (0, 0, forth),
+    )  # a window is shorter than what it slides over
+    for first, others, places in tries:
+        lengths = _lengths(given, first, others, places)
+        together = _resized(evidence, arrays, groups, lengths)
+        if _gives(together):
+            break
+    if len(groups) > 1 and together and evidence.measurement.mode == "reverse":
+        plain = sum(1 for _ in equations(together[0].rule.jaxpr)) == sum(1 for _ in equations(evidence.rule.closed.jaxpr))
+        longer = _lengths(given, BATCH, BATCH, forth)
+        wide = _resized(evidence, arrays, groups, longer, WIDE) if plain else []  # what is unrolled takes long to trace
+        if _gives(wide) and _held(wide[0].rule) <= HELD:
+            return longer, wide
+    return lengths, together
+
+
+def _lengths(given: list[int], first: int, others: int, places: range) -> list[int]:
+    """Return a length for each group: of at least so many elements of the one in the first place, and of the others."""
+    return [_length(n, i, others if i else first) if others else n + 1 for i, n in zip(places, given, strict=True)]
+
+
+def _gives(variants: list[Variant]) -> bool:
+    """Tell whether the result has elements."""
+    return any(all(math.prod(y.shape) for y in v.subject.outputs) for v in variants)
 
 
 def _shortest(evidence: Evidence, arrays: dict[int, np.ndarray], group: list[Axis], right: int, odd: Variant, wrong: int) -> Variant:
@@ -210,11 +243,18 @@ def _number(atom: Any) -> float | None:
     return float(np.real(atom.val))
 
 
-def _resized(evidence: Evidence, arrays: dict[int, np.ndarray], groups: list[list[Axis]], lengths: list[int]) -> list[Variant]:
+def _held(closed: ClosedJaxpr) -> int:
+    """Return how many elements the largest array of a program has."""
+    return max((math.prod(getattr(v.aval, "shape", ())) for eqn in equations(closed.jaxpr) for v in eqn.outvars), default=0)
+
+
+def _resized(
+    evidence: Evidence, arrays: dict[int, np.ndarray], groups: list[list[Axis]], lengths: list[int], most: int = MOST
+) -> list[Variant]:
     """Return the arguments with axes of other lengths, by groups of axes, if the function takes that, and they are not too large."""
     leaves, text, size = _longer(evidence.subject, arrays, groups, lengths)
     grown = [{a: arrays[a[0]].shape[a[1]] for a in group} for group in groups]
-    variant = made(evidence, text, leaves, grown) if size <= MOST or max(lengths) <= LONG else None
+    variant = made(evidence, text, leaves, grown) if size <= most or max(lengths) <= LONG else None
     return [] if variant is None else [variant]
 
 
@@ -299,7 +339,6 @@ def _longer(subject: Subject, arrays: dict[int, np.ndarray], groups: list[list[A
 
 def _length(n: int, place: int, least: int) -> int:
     """Return a length that is longer, odd where ``n`` is even, no multiple of four, and another one for each group."""
-    least = LONG if place else least
     m = max(n + 1, least + (n + least + 1) % 2) + 4 * place
     return m if m % 4 else m + 2
 

@@ -134,6 +134,16 @@ def _like(tangent: Any, primal: Variable, batch: int | None) -> Any:
     return like if aval.dtype == primal.dtype else like.astype(primal.dtype)
 
 
+def check_tuples(name: str, primals: object, tangents: object) -> None:
+    """Check that there is a sequence of primals and one of tangents."""
+    if not isinstance(primals, (tuple, list)) or not isinstance(tangents, (tuple, list)):
+        msg = (
+            f"{name}: primals and tangents must be tuples or lists, got {type(primals).__name__} and {type(tangents).__name__}; "
+            f"write tape.{name}(f, (x,), (v,))"
+        )
+        raise TapeTypeError(msg)
+
+
 @overload
 def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any], has_aux: Literal[False] = ...) -> tuple[Any, Any]: ...
 @overload
@@ -152,9 +162,7 @@ def jvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
 
     """
     check_callable("jvp", fun)
-    if not isinstance(primals, (tuple, list)) or not isinstance(tangents, (tuple, list)):
-        msg = f"jvp: primals and tangents must be tuples or lists, got {type(primals).__name__} and {type(tangents).__name__}"
-        raise TapeTypeError(msg)
+    check_tuples("jvp", primals, tangents)
     (given, tree), (leaves, other) = flatten(tuple(primals)), flatten(tuple(tangents))
     if tree != other:
         msg = f"jvp: primals and tangents must have one structure, got {tree} and {other}"

@@ -33,15 +33,16 @@ _ALIAS = Op("alias", lambda x: x)
 
 def positions(name: str, argnums: int | Sequence[int], count: int) -> tuple[int, ...]:
     """Return the argument positions of ``argnums``, counted from the front."""
-    listed = tuple(argnums) if hasattr(argnums, "__iter__") else (argnums,)
+    listed = _listed(argnums)
     for i in listed:
-        if not isinstance(i, (int, np.integer)) or isinstance(i, bool):
-            msg = f"{name}: argnums must be an int or a sequence of ints, got {type(i).__name__}"
-            raise TapeTypeError(msg)
         if not -count <= i < count:
             msg = f"{name}: argnums names argument {i}, but the function was called with {count} positional arguments"
             raise TapeValueError(msg)
     return tuple(int(i) % count for i in listed)
+
+
+def _listed(argnums: int | Sequence[int]) -> tuple[int, ...]:
+    return tuple(argnums) if hasattr(argnums, "__iter__") else (argnums,)
 
 
 class Call:
@@ -182,7 +183,10 @@ def _severed(variable: Handle) -> Any:
 
 def _cut(value: object) -> object:
     """Return what a call under ``no_grad`` returns."""
-    return detach(value) if isinstance(value, Handle) and (value._place.kind.requires_grad or boundary.is_traced(value)) else value
+    if not isinstance(value, Handle):
+        return value
+    kind = value._place.kind
+    return detach(value) if kind.requires_grad or kind.unrecorded or boundary.is_traced(value) else value
 
 
 def _unrecorded(variable: Handle) -> Any:
@@ -247,6 +251,18 @@ def as_array(name: str, value: object) -> jax.Array:
     except (TypeError, ValueError) as e:
         msg = f"{name}: {type(value).__name__} is not an array or a number; pass it by an argument that is not differentiated"
         raise TapeTypeError(msg) from e
+
+
+def check_transformed(name: str, fun: object, argnums: int | Sequence[int]) -> None:
+    """Check what a transform that returns a function is given: a function, and positions of its arguments, not these themselves."""
+    check_callable(name, fun)
+    whole = isinstance(argnums, (Handle, jax.Array))  # whose elements are no integers of Python or NumPy
+    for i in (argnums,) if whole else _listed(argnums):
+        if not isinstance(i, (int, np.integer)) or isinstance(i, bool):
+            msg = f"{name}: argnums must be an int or a sequence of ints, got {type(i).__name__}"
+            if isinstance(i, (float, np.floating, Handle, jax.Array)):
+                msg += f"; {name} returns a function of the arguments: write tape.{name}(f)(x)"
+            raise TapeTypeError(msg)
 
 
 def check_callable(name: str, fun: object) -> None:

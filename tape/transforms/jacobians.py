@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from tape.errors import TapeTypeError
 from tape.mirrored.mirror import mirrored
 from tape.recording import record
-from tape.transforms.forward import Linear, jvp, swept, zeros
-from tape.transforms.inputs import Call, check_callable, positions
+from tape.transforms.forward import Linear, check_tuples, jvp, swept, zeros
+from tape.transforms.inputs import Call, check_callable, check_transformed, positions
 from tape.transforms.reverse import grad
 from tape.variables.variable import Variable
 
@@ -98,7 +98,7 @@ def _jacobian(
     allow_int: bool = False,
 ) -> Callable[..., Any]:
     """Return the function that puts a Jacobian together of its rows."""
-    check_callable(name, fun)
+    check_transformed(name, fun, argnums)
 
     @functools.wraps(fun)
     def wrapped(*args: object, **kwargs: object) -> object:
@@ -143,6 +143,7 @@ def hessian(fun: Callable[P, Any], argnums: int | Sequence[int] = 0, has_aux: bo
                [ 0., 12.]], dtype=float32)
 
     """
+    check_transformed("hessian", fun, argnums)
     return jacfwd(jacrev(fun, argnums, has_aux, holomorphic), argnums, has_aux, holomorphic)
 
 
@@ -160,4 +161,6 @@ def hvp(fun: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]
         12.0
 
     """
+    check_callable("hvp", fun)
+    check_tuples("hvp", primals, tangents)
     return jvp(grad(fun), primals, tangents)[1]

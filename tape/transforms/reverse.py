@@ -18,7 +18,7 @@ from tape.graph.trees import flatten
 from tape.recording import record
 from tape.sweeps.differentiation import gradients
 from tape.sweeps.seeds import seed_of
-from tape.transforms.inputs import Call, check_callable, positions
+from tape.transforms.inputs import Call, check_callable, check_transformed, positions
 from tape.variables.variable import Variable
 
 P = ParamSpec("P")
@@ -79,7 +79,7 @@ def _differentiating(
     name: str, fun: Callable[..., Any], argnums: int | Sequence[int], has_aux: bool, holomorphic: bool, allow_int: bool
 ) -> Callable[..., Any]:
     """Return the function that computes the gradient of one that returns one number, and its value where that is asked for by ``name``."""
-    check_callable(name, fun)
+    check_transformed(name, fun, argnums)
 
     @functools.wraps(fun)
     def wrapped(*args: object, **kwargs: object) -> object:

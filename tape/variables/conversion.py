@@ -30,7 +30,7 @@ from tape.mirrored import absent
 from tape.programs.program import look, taken
 from tape.recording import record
 from tape.sweeps.seeds import describe
-from tape.variables import callers, methods
+from tape.variables import advice, callers, methods
 from tape.variables.awaiting import awaited
 
 T = TypeVar("T")
@@ -196,13 +196,13 @@ class Convertible(methods.ArrayMethods):
 
     def __len__(self) -> int:
         if not self.shape:
-            msg = "len() of a Variable without axes (shape ())"
+            msg = f"len() of a Variable without axes ({describe(self)}); take v.size, or v.ravel()"
             raise TapeTypeError(msg)
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Self]:
         if not self.shape:
-            msg = "iteration over a Variable without axes (shape ())"
+            msg = f"iteration over a Variable without axes ({describe(self)}); take v.item() for its number, or v.ravel()"
             raise TapeTypeError(msg)
         return iter([self[i] for i in range(self.shape[0])])
 
@@ -340,7 +340,7 @@ def _said(what: str, variable: Handle, convert: Callable[..., T], *args: object)
     try:
         return convert(*args)
     except (TypeError, ValueError, IndexError, OverflowError) as e:
-        raise (wrap(e, f"{what} of a Variable ({describe(variable)})") or e) from e
+        raise (wrap(e, f"{what} of a Variable ({describe(variable)})", repair=advice.for_conversion(what, variable)) or e) from e
     except RuntimeError as e:
         raise _elsewhere(what, variable, e) from e
 

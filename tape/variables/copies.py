@@ -15,7 +15,7 @@ from tape.errors import TapeValueError
 from tape.graph import boundary
 from tape.graph.kinds import Place, kind_of, leaf_kind
 from tape.graph.scope import LOCAL
-from tape.graph.segment import Handle, Segment, extra_of, outside
+from tape.graph.segment import Handle, Segment, extra_of, hooks_at, outside
 from tape.programs.program import taken
 from tape.sweeps.seeds import describe
 from tape.variables.conversion import concrete
@@ -30,8 +30,8 @@ def shallow_copy(variable: Any) -> Any:
     if variable._segment is None:
         boundary.made(copied)
         _noted(variable, copied)
-    elif variable._extra is not None and variable._extra.hooks:
-        extra_of(copied).hooks = variable._extra.hooks
+    elif variable._place.kind.requires_grad:  # hooks of either are hooks of both, also those that come later
+        extra_of(variable).hooks = extra_of(copied).hooks = hooks_at(variable)
     return copied
 
 

@@ -136,7 +136,8 @@ def torch_function(_class: type[Handle], func: Callable[..., Any], _types: objec
 
     """
     msg = (
-        f"torch's {getattr(func, '__name__', func)} met a Variable, whose gradient torch does not know; call it through "
-        "interop.torch.from_torch(f)(x), use the counterpart in tape.numpy or tape.nn, or pass torch.as_tensor(x.numpy()) for a constant"
+        f"torch's {getattr(func, '__name__', func)} met a Variable, whose gradient torch does not know; make a tape.constant(tensor) of "
+        "a tensor of data, call it through interop.torch.from_torch(f)(x), use the counterpart in tape.numpy or tape.nn, or pass "
+        "torch.as_tensor(x.numpy()) for a constant"
     )
     raise TapeRuntimeError(msg)

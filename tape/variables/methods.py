@@ -10,7 +10,7 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 
-from tape.errors import TapeTypeError, saying
+from tape.errors import TapeTypeError, TapeValueError, saying
 from tape.graph.segment import Handle
 from tape.graph.trie import State
 from tape.jaxapi import words
@@ -126,6 +126,9 @@ class ArrayMethods(Operators):
         if stream is not None:
             msg = f"to_device: JAX has no streams, got stream={stream!r}; leave it out"
             raise TapeTypeError(msg)
+        if isinstance(device, str):
+            msg = f"to_device: got {device!r}, which is no device; pass jax.devices({device.partition(':')[0]!r})[0]"
+            raise TapeValueError(msg)
         return call(jax.device_put, "to_device", (self, device), {})  # type: ignore[no-any-return]
 
     def nonzero(self, *, fill_value: object = None, size: int | None = None) -> tuple[Self, ...]:

@@ -247,7 +247,7 @@ class Variable(Placed):
         check_flag("requires_grad_", "requires_grad", requires_grad)
         kind = self._place.kind
         if requires_grad and not differentiable(kind.aval):
-            msg = f"requires_grad_: needs a floating or complex dtype, got {describe(self)}"
+            msg = f"requires_grad_: needs a floating or complex dtype, got {describe(self)}; make another one with .astype('float32')"
             raise TapeTypeError(msg)
         if requires_grad and kind.requires_grad:
             return self
@@ -264,7 +264,7 @@ class Variable(Placed):
     def retain_grad(self) -> None:
         """Have sweeps leave the gradient of this non-leaf in ``.grad``, adding over sweeps as leaves do."""
         if not self.requires_grad:
-            msg = f"retain_grad: a Variable that does not require grad ({describe(self)}) gets no gradient"
+            msg = f"retain_grad: a Variable that does not require grad ({describe(self)}) gets no gradient; call requires_grad_() before"
             raise TapeValueError(msg)
         if self._segment is None or cuts.retain_cut(self, self._segment):
             return
@@ -330,7 +330,7 @@ class Variable(Placed):
         """
         check_callable("register_hook", hook, "the hook must be callable")
         if not self.requires_grad:
-            msg = f"register_hook: a Variable that does not require grad ({describe(self)}) gets no gradient"
+            msg = f"register_hook: a Variable that does not require grad ({describe(self)}) gets no gradient; call requires_grad_() before"
             raise TapeValueError(msg)
         segment, slot = self._segment, self._place.slot
         end = node_of(self) if segment is None else end_of(segment, slot)
@@ -345,7 +345,7 @@ class Variable(Placed):
         """Call ``hook(variable)`` after a sweep has set this leaf's ``.grad``; returns a handle with ``remove()``."""
         check_callable("register_post_accumulate_grad_hook", hook, "the hook must be callable")
         if not (self.requires_grad and self.is_leaf):
-            msg = f"register_post_accumulate_grad_hook: only a leaf that requires grad gathers .grad ({describe(self)})"
+            msg = f"register_post_accumulate_grad_hook: only a leaf that requires grad gathers .grad ({describe(self)}); use register_hook"
             raise TapeValueError(msg)
         hooks = extra_of(self).post_hooks
         LOCAL.scope.trace.register(self, hooks)

@@ -17,6 +17,10 @@ class RefusalError(Exception):
     """The tape has to raise the error class of this name."""
 
 
+class VagueError(Exception):
+    """The script goes where the two may differ: numbers too large, flags of an entry as a whole, or entries that are counted otherwise."""
+
+
 class Value:
     """An array, the entry (or leaf) that made it, and whether it is a gradient that was taken without recording."""
 
@@ -42,8 +46,9 @@ class Node:
         self.inputs = inputs
         self.number = next(Node.numbers)
         self.released = False
+        self.uncounted = False  # whether the tape has another number of entries in its place
         self.hazard = any(v.unrecorded for v in inputs)
-        self.hooks = {}  # by output: factors, in the order registered
+        self.hooks = {}  # by output: factors (None: raise), in the order registered
         self.holders = {}  # by output: the Variables that retain their gradient; of a leaf: the Variable
         self.cuts = {}  # by output: the leaf that it became
 
@@ -56,6 +61,7 @@ class Variable:
         self.grad = None
         self.assigned = False
         self.node = None  # as a leaf
+        self.clears = 0  # hooks that take the gradient away once it is there
 
     @property
     def requires_grad(self):
@@ -68,9 +74,28 @@ class Variable:
     def unchain(self):
         """Cut the entry that made it off, for every later sweep; its hooks stay with it."""
         node, index = self.value.node, self.value.index
+        before = node.cuts[index].hooks.get(0, []) if index in node.cuts else node.hooks.pop(index, [])
         self.become_leaf(self.value.array)
         node.cuts[index] = self.node
-        self.node.hooks[0] = node.hooks.pop(index, [])
+        self.node.hooks[0] = before
+
+    def unchain_backward(self):
+        """Cut off all entries that led to it."""
+        waiting, reached = [self.value.key[0]], set()
+        while waiting:
+            node = waiting.pop()
+            if node.vjp is not None and node not in reached:
+                reached.add(node)
+                waiting += [v.key[0] for v in node.inputs if v.node is not None]
+        for node in reached:
+            for index in range(node.results):
+                if node is self.value.node and index == self.value.index:
+                    continue
+                if index not in node.cuts:
+                    end = node.cuts[index] = Node()
+                    end.hooks[0] = node.hooks.pop(index, [])
+                    end.holders[0] = node.holders.pop(index, [])
+        self.unchain()
 
     def become_leaf(self, array):
         """Be a leaf that requires grad, the same one as before if it was one."""
@@ -88,6 +113,10 @@ class Tape:
 
     def __init__(self):
         self.mode = RECORD
+        self.groups = []  # hooks over several Variables
+        self.stops = False  # whether an op hook raises
+        self.negated = False  # whether an op hook changes the sign of what goes back through each entry
+        self.uncounted = False  # whether what is recorded is another number of entries of the tape
 
     def record(self, results, inputs, vjp):
         """Make the values of an entry."""
@@ -95,6 +124,8 @@ class Tape:
         unrecorded = any(v.unrecorded for v in inputs)
         if self.mode == RECORD and able:
             node = Node(vjp, tuple(inputs))
+            node.results = len(results)
+            node.uncounted = self.uncounted
             return [Value(r, node, i) for i, r in enumerate(results)]
         unrecorded = self.mode != CONSTANT and (unrecorded or (able and self.mode == SWEEP))
         return [Value(r, unrecorded=unrecorded) for r in results]
@@ -157,13 +188,18 @@ class Tape:
         return self.record([a.array * b.array, np.sin(a.array)], [a, b], vjp)
 
     def put(self, a, b):
-        """``a`` with its first element from ``b``."""
-        mask = np.arange(a.array.size).reshape(a.array.shape) == 0
+        """``a`` with a number as its first element."""
+        mask = np.arange(a.array.size) == 0
+        return self.one(np.where(mask, b.array, a.array), [a, b], lambda ct, _: [self.choose(ct, ~mask), self.first(ct)])
 
-        def vjp(ct, _):
-            return [self.choose(ct, ~mask), self.choose(ct, mask)]
+    def first(self, a):
+        """The first element, or the number itself."""
+        mask = np.arange(a.array.size) == 0
+        return self.one(a.array[0], [a], lambda ct, _: [self.choose(self.spread(ct, mask.shape), mask)]) if a.array.shape else a
 
-        return self.one(np.where(mask, b.array, a.array), [a, b], vjp)
+    def take(self, a, order):
+        """The elements in another order."""
+        return self.one(a.array[order], [a], lambda ct, _: [self.take(ct, np.argsort(order))])
 
     def choose(self, a, mask):
         return self.one(np.where(mask, a.array, 0.0), [a], lambda ct, _: [self.choose(ct, mask)])
@@ -177,11 +213,17 @@ class Tape:
 
     def sweep(self, roots, seeds, targets, ignored, *, create_graph):
         """Gradients by key, and the entries that were swept."""
-        old, self.mode = self.mode, RECORD if create_graph else SWEEP
+        old, self.mode = (self.mode, self.uncounted), RECORD if create_graph else SWEEP
+        self.uncounted = True
+        raised = True
         try:
-            return self._sweep(roots, seeds, targets, ignored)
+            result = self._sweep(roots, seeds, targets, ignored)
+            raised = False
+            return result
         finally:
-            self.mode = old
+            for group in self.groups:
+                group.finish(raised)
+            self.mode, self.uncounted = old
 
     def _sweep(self, roots, seeds, targets, ignored):
         known = {}
@@ -213,8 +255,7 @@ class Tape:
             outputs = [cotangents.pop((node, i), None) for i in range(max(count, 2))]
             for i, ct in enumerate(outputs):
                 if ct is not None:
-                    for factor in node.hooks.get(i, ()):
-                        outputs[i] = self.scale(outputs[i], factor)
+                    outputs[i] = self.hooked(outputs[i], node.hooks.get(i, ()))
                     found[node, i] = outputs[i]
             wanted = [v.node is not None and leads(v.key) for v in node.inputs]
             if not any(wanted):
@@ -223,15 +264,27 @@ class Tape:
                 raise RefusalError("ReleasedTapeError")
             if node.hazard:
                 raise RefusalError("UnrecordedGradientError")
+            if node.uncounted and self.negated:
+                raise VagueError
+            if self.stops:
+                raise RefusalError("StopError")
             swept.append(node)
             for v, g, w in zip(node.inputs, node.vjp(outputs, wanted), wanted, strict=True):
                 if w and g is not None:
-                    arrive(v.key, g)
+                    arrive(v.key, self.neg(g) if self.negated else g)
         for (node, i), gradient in cotangents.items():
-            for factor in node.hooks.get(i, ()):
-                gradient = self.scale(gradient, factor)  # noqa: PLW2901 - as a chain of hooks replaces it
-            found[node, i] = gradient
+            found[node, i] = self.hooked(gradient, node.hooks.get(i, ()))
         return found, swept
+
+    def hooked(self, gradient, factors):
+        for factor in tuple(factors):
+            if factor is None:
+                raise RefusalError("StopError")
+            if hasattr(factor, "see"):
+                factor.see(gradient)
+            else:
+                gradient = self.mul(gradient, factor) if isinstance(factor, Value) else self.scale(gradient, factor)
+        return gradient
 
     def seeds(self, roots, given, *, required=True):
         """Check roots and seeds; the Variables whose assigned gradient is used."""
@@ -272,6 +325,8 @@ class Tape:
             if gradient is not None:
                 v.grad = Variable(gradient if v.grad is None else self.total(v.grad.value, gradient))
                 v.assigned = False
+                if v.clears and v.is_leaf:
+                    v.grad = None
         self.mode = old
         self.release(swept, create_graph if retain_graph is None else retain_graph)
 
@@ -296,6 +351,25 @@ class Tape:
             results.append(None if gradient is None else Variable(gradient))
         self.release(swept, create_graph if retain_graph is None else retain_graph)
         return results
+
+    def stream(self, roots, given, inputs=None, released=True):
+        """Leaves (or inputs) with their gradients, in any order."""
+        seeds, _ = self.seeds(roots, given)
+        for v in inputs or ():
+            if v.value.unrecorded:
+                raise RefusalError("UnrecordedGradientError")
+            if not v.requires_grad:
+                raise RefusalError("UnconnectedError")
+        targets = None if inputs is None else {v.value.key for v in inputs}
+        found, swept = self.sweep([r.value for r in roots], seeds, targets, (), create_graph=False)
+        if inputs is None:
+            held = [(v, g) for (node, i), g in found.items() if node.vjp is None for v in node.holders.get(i, ())]
+        else:
+            held = [(v, found.get(v.value.key)) for v in dict.fromkeys(inputs)]
+        if any(g is None for _, g in held):
+            raise RefusalError("UnconnectedError")
+        self.release(swept, not released)
+        return {v: Variable(g) for v, g in held}
 
     @staticmethod
     def release(swept, retain):

@@ -4,9 +4,36 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-UNARY = ("sin", "neg", "sum", "half", "copied")
-BINARY = ("mul", "add", "sub")
-PAIRS = ("lift", "lift anew", "function", "jit", "checkpoint", "capture", "scan", "cond")  # one op in many forms
+UNARY = {
+    "sin": 9,
+    "neg": 9,
+    "sum": 9,
+    "half": 9,
+    "copied": 9,
+    "stop": 2,
+    "complex": 2,
+    "reverse": 2,
+    "rotate": 2,
+    "rotate by a key": 1,
+    "in place": 2,
+}
+BINARY = {"mul": 9, "add": 9, "sub": 9, "complex squares": 1, "while": 0.5}
+PAIRS = {"lift": 3, "lift anew": 3, "function": 4, "jit": 3, "checkpoint": 3, "capture": 3, "scan": 2, "cond": 2}  # one op in many forms
+PAIRS |= {"map": 0.5, "fori": 0.5, "switch": 0.5, "vmap": 1, "lowered": 1, "several": 1, "nested": 1, "function within": 1}
+DERIVED = ("grad", "vjp", "jvp", "linearize", "hvp", "jacobian", "map")
+MODES = {
+    "": 80,
+    "no_grad": 3,
+    "eager": 3,
+    "enabled again": 1,
+    "disabled": 1,
+    "packed": 2,
+    "on host": 1,
+    "noted": 2,
+    "watched": 1,
+    "negated": 2,
+    "thread": 2,
+}
 
 
 @dataclass(frozen=True)
@@ -47,16 +74,29 @@ WEIGHTS = {
     "copy": 0.7,
     "cut": 0.7,
     "gradient_of": 1,
+    "derived": 0.5,
+    "at": 1,
+    "failing": 0.7,
+    "clear": 0.5,
+    "gather": 0.5,
+    "unchain_backward": 0.7,
+    "deep": 0.5,
+    "raw": 0.3,
+    "stream": 0.8,
     "zero": 1,
     "backward": 4,
     "gradients": 5,
 }
 
 
+def some(rng, weights):
+    return rng.choices(list(weights), list(weights.values()))[0]
+
+
 def make_event(rng, kind=None):
     if kind is None:
-        kind = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
-    mode = rng.choices(["", "no_grad", "eager"], [30, 1, 1])[0]
+        kind = some(rng, WEIGHTS)
+    mode = some(rng, MODES)
 
     def n():
         return rng.choice([0, 0, 0, 1, 1, 2, 3, 4, 5, 6, 7])
@@ -65,29 +105,42 @@ def make_event(rng, kind=None):
         return tuple((rng.choice(["maybe", "maybe", "maybe", "none", "number", "array", "variable"]), n()) for _ in range(count))
 
     if kind == "unary":
-        args = (rng.choice(UNARY), n())
+        args = (some(rng, UNARY), n())
     elif kind == "binary":
-        args = (rng.choice(BINARY), n(), n())
+        args = (some(rng, BINARY), n(), n())
     elif kind == "pair":
-        args = (rng.choice(PAIRS), n(), n())
+        args = (some(rng, PAIRS), n(), n())
     elif kind in ("constant", "preset"):
         args = (n(), rng.randrange(3))
     elif kind == "hook":
-        args = (n(), rng.choice([2.0, -1.0]))
+        args = (n(), rng.choice([2.0, -1.0]), rng.choice(["", "", "variable", "looks", "sees"]), n())
+    elif kind == "derived":
+        args = (rng.choice(DERIVED), n(), n())
+    elif kind == "at":
+        args = (rng.choice(["set", "add", "multiply"]), n(), n())
+    elif kind == "failing":
+        args = (n(), n(), *seeds(1), rng.choice(["hook", "hook", "op hook"]), rng.choice(["", "create"]))
+    elif kind == "gather":
+        args = (n(), n(), rng.choice(["all", "any"]))
+    elif kind == "deep":
+        args = (rng.choice(["deep", "pickle"]), n())
+    elif kind == "stream":
+        roots = tuple(n() for _ in range(rng.choice([1, 1, 2])))
+        args = (roots, seeds(len(roots)), rng.choice([None, (n(),), (n(), n())]), rng.choice([None, None, 0, 1]))
     elif kind in ("preset_variable", "put"):
         args = (n(), n())
     elif kind == "cut":
         args = ()
     elif kind in ("backward", "gradients"):
         roots = tuple(n() for _ in range(rng.choice([1, 1, 1, 2, 3])))
-        some = tuple(n() for _ in range(rng.choice([1, 1, 2, 3])))
+        chosen = tuple(n() for _ in range(rng.choice([1, 1, 2, 3])))
         retain, create = rng.choice([None, None, True, False]), rng.random() < 0.3
         if kind == "backward":
-            inputs = some if rng.random() < 0.2 else None
-            ignore = tuple(n() for _ in range(rng.choice([1, 2]))) if rng.random() < 0.15 else ()
+            inputs = chosen if rng.random() < 0.2 else None
+            ignore = tuple(n() for _ in range(rng.choice([1, 2]))) if rng.random() < 0.25 else ()
             args = (roots, seeds(len(roots)), inputs, ignore, retain, create)
         else:
-            args = (roots, seeds(len(roots)), some, rng.choice(["zero", "zero", "none", "raise"]), retain, create)
+            args = (roots, seeds(len(roots)), chosen, rng.choice(["zero", "zero", "none", "raise"]), retain, create)
     else:
         args = (n(),)
     return kind, mode, args
@@ -102,7 +155,10 @@ def mutate(rng, script):
     if what == "replace":
         events[k] = make_event(rng)
     elif what == "insert":
-        events.insert(k, make_event(rng, rng.choice([None, "look", "drop", "cut", "detach", "hook", "retain", "preset", "freeze"])))
+        events.insert(
+            k,
+            make_event(rng, rng.choice([None, "look", "drop", "cut", "detach", "hook", "retain", "preset", "freeze", "clear", "failing"])),
+        )
     elif what == "delete" and len(events) > 1:
         del events[k]
     elif what == "flag":
@@ -113,7 +169,7 @@ def mutate(rng, script):
     elif what == "operand":
         events[k] = make_event(rng, kind)
     elif what == "mode":
-        events[k] = (kind, rng.choice(["", "no_grad", "eager"]), args)
+        events[k] = (kind, rng.choice(list(MODES)), args)
     elif what == "lasting":
         return replace(script, lasting=not script.lasting)
     return replace(script, events=tuple(events))

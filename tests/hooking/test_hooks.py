@@ -502,6 +502,22 @@ def test_hooks_stay_with_a_variable_whose_tape_was_released():
     assert y.grad.tolist() == [4, 8, 12]
 
 
+@pytest.mark.parametrize("released", [False, True])
+def test_copies_share_the_hooks_that_come_later(released):
+    """Contract 24, whichever of the two a hook is registered with, and a sweep ends at, and if the hook is removed."""
+    for first in (0, 1):
+        w = tape.Variable(np.float32([4, 5, 6]))
+        y = w * 3.0
+        ends = (y, copy.copy(y))
+        handle = ends[first].register_hook(lambda g: g * 2.0)
+        if released:
+            tape.gradients(y.sum(), w)
+        for root in ends:
+            assert [tape.gradients((root * 1.0).sum(), end).tolist() for end in ends] == [[2, 2, 2]] * 2
+        handle.remove()
+        assert [tape.gradients((y * 1.0).sum(), end).tolist() for end in ends] == [[1, 1, 1]] * 2
+
+
 @pytest.mark.parametrize("way", [lambda f: f, tape.jit])
 def test_hooks_of_a_released_result_are_called_in_every_sweep_that_ends_there(way):
     """Contract 24, also where the same was done before, and in a compiled step whose result from outside it is."""

@@ -59,6 +59,7 @@ def test_pending_entries_keep_their_inputs():
         ("entry", "matmul", (HERE, at), 1, 0),
         ("entry", "sinh", (HERE, at), 1, 0),
     }
+    assert repr(m) == "<Memory of the tape: 400 B, 2 entries, 1 holder>"
     (holder,) = m.holders
     assert (holder.path, holder.op, holder.where, holder.count, holder.entries, holder.nbytes) == ("y", "sinh", (HERE, at), 1, 2, 400)
     del y

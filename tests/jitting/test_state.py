@@ -1,7 +1,9 @@
 """What a step does to the Python around it, it does at each call as the bare function would: a script runs with both, and tells the same."""
 
+import collections
 import copy
 import dataclasses
+import functools
 import types
 
 import jax
@@ -30,7 +32,7 @@ def _same_for(script, calls=6, traces=None):
 
     def compiled(fun):
         made.append(tape.jit(fun))
-        return made[0]
+        return made[-1]
 
     right, found = (_told(script(wrap, calls)) for wrap in (lambda fun: fun, compiled))
     assert found == right
@@ -374,3 +376,148 @@ def test_dicts_in_a_tuple_stay_the_same_ones_where_arrays_in_them_are_replaced()
                 o.pair = o.pair[0], jnp.array(3.0)
 
     _same_for(lambda *args: list(script(*args)))
+
+
+def _numbered(kind):
+    return types.SimpleNamespace(all=kind(tape.Variable(float(i)) for i in range(6)), done=[], models=[Model(i) for i in range(6)])
+
+
+def _pops(o, x):
+    return o.all.pop() * x
+
+
+def _pops_left(o, x):
+    return o.all.popleft() * x
+
+
+def _moves_on(o, x):
+    o.done.append(o.models.pop(0))
+    return o.done[-1].w * x
+
+
+def _inserts(o, x):
+    if len(o.models) < 8:
+        o.models.insert(0, o.models[-1])
+    return o.models[0].w * x
+
+
+def _takes_an_item(o, x):
+    return o.inbox.pop("w") * x
+
+
+def _takes_an_attribute(o, x):
+    y = o.inbox["w"] * x
+    del o.inbox
+    return y
+
+
+def _pops_an_array(o, x):
+    return o.arrays.pop(0) * x
+
+
+CONTAINERS = {
+    "pops": (lambda: _numbered(list), _pops),
+    "pops left": (lambda: _numbered(collections.deque), _pops_left),
+    "moves on": (lambda: _numbered(list), _moves_on),
+    "inserts": (lambda: _numbered(list), _inserts),
+    "pops an array": (lambda: types.SimpleNamespace(arrays=[jnp.float32(i) for i in range(6)]), _pops_an_array),
+}
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_lists_that_a_step_makes_longer_or_shorter_are_so_at_each_call(name):
+    made, function = CONTAINERS[name]
+
+    def script(wrap, calls):
+        o = made()
+        step = wrap(lambda x: function(o, x))
+        for i in range(calls):
+            y = step(tape.constant(i + 1.0))
+            yield y, [[float(x) if isinstance(x, jax.Array) else x for x in held] for held in vars(o).values()]
+
+    _same_for(lambda *args: list(script(*args)))
+
+
+@pytest.mark.parametrize("function", [_takes_an_item, _takes_an_attribute])
+def test_what_a_step_removes_is_removed_at_each_call(function):
+    def script(wrap, calls):
+        o = types.SimpleNamespace()
+        step = wrap(lambda x: function(o, x))
+        for i in range(calls):
+            o.inbox = {"w": tape.Variable(i + 1.0)}
+            yield step(tape.constant(2.0)), sorted(vars(o)), sorted(getattr(o, "inbox", ()))
+
+    _same_for(lambda *args: list(script(*args)), traces=1)
+
+
+def test_sets_of_variables_that_a_step_fills_are_filled_at_each_call():
+    def script(wrap, calls):
+        w, seen, met, xs = tape.Variable(2.0), set(), set(), [tape.Variable(float(i)) for i in range(calls)]
+
+        def function(x):
+            met.add(x)
+            y = x * w if w in seen else x * w * 10
+            seen.add(w)
+            return y
+
+        step = wrap(function)
+        for i in range(calls):
+            yield step(xs[i]), len(seen), len(met)
+            if i == 3:
+                seen.discard(w)
+
+    _same_for(lambda *args: list(script(*args)))
+
+
+def _in_an_attribute(o):
+    if o.model is None:
+        o.model = Model(7)
+    return o.model
+
+
+def _in_a_new_attribute(o):
+    if not hasattr(o, "new"):
+        o.new = Model(7)
+    return o.new
+
+
+def _in_a_dict(o):
+    return o.dict.setdefault("model", Model(7))
+
+
+def _in_a_defaultdict(o):
+    return o.default["model"]
+
+
+def _in_a_list(o):
+    if not o.list:
+        o.list.append(Model(7))
+    return o.list[0]
+
+
+def _in_a_cache(o):
+    return o.cache()
+
+
+@pytest.mark.parametrize(
+    "model", [_in_an_attribute, _in_a_new_attribute, _in_a_dict, _in_a_defaultdict, _in_a_list, _in_a_cache], ids=lambda f: f.__name__[1:]
+)
+def test_a_model_that_a_step_makes_where_there_was_none_is_its_state(model):
+    def script(wrap, calls):
+        o = types.SimpleNamespace(model=None, dict={}, list=[], default=collections.defaultdict(lambda: Model(7)))
+        o.cache = functools.lru_cache(lambda: Model(7))
+
+        def function(x, train):
+            w = model(o).w
+            loss = w * x
+            if train:
+                loss.backward()
+                w.value, w.grad = w.value - 0.5 * w.grad.value, None
+            return loss
+
+        train, evaluate = (wrap(functools.partial(function, train=train)) for train in (True, False))
+        for i in range(calls):
+            yield train(tape.constant(2.0)), evaluate(tape.constant(1.0)), model(o).w.item()
+            model(o).w.value = model(o).w.value + i
+
+    _same_for(lambda *args: list(script(*args)), traces=2)

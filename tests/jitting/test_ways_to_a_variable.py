@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import tape
-from tape.callables import objects, reach
+from tape.callables import methods, reach
 
 
 class Plain:
@@ -706,7 +706,7 @@ def test_methods_of_packages_are_looked_through_where_no_installer_has_put_them(
         (tmp_path / f"{name}-1.0.dist-info").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
     model = importlib.import_module(name).Model
-    assert [found for found, *_ in objects.methods(model)] == ([] if installed else ["__call__"])
+    assert [found for found, *_ in methods.methods(model)] == ([] if installed else ["__call__"])
 
 
 def test_a_method_that_a_class_got_since_another_step_met_it_is_looked_through():

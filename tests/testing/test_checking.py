@@ -478,8 +478,8 @@ def test_a_derivative_lost_to_its_dtype_is_in_doubt():
 
 
 def wrong_beyond(bound):
-    """A square whose rule is another one for large arguments."""
-    return ruled(lambda x: x**2, lambda r, ct: (ct * jnp.where(jnp.abs(r[0]) > bound, 1, 2 * r[0]),))
+    """A square whose rule is off by more and more for large arguments."""
+    return ruled(lambda x: x**2, lambda r, ct: (ct * 2 * r[0] * (1 + jnp.maximum(jnp.abs(r[0]) - bound, 0)),))
 
 
 @pytest.mark.parametrize("domain", [(-np.inf, np.inf), (-10.0, 10.0), [(-10.0, 10.0)]])
@@ -490,6 +490,70 @@ def test_what_is_wrong_beyond_the_arguments_is_noted_and_fails_only_in_the_domai
     with pytest.raises(GradientMismatch):
         check_gradients(wrong_beyond(4), X, domain=domain)
     assert not check_gradients(wrong_beyond(4), X, domain=[(-3.5, 3.5)]).notes
+
+
+def branching(fun, slope, condition, other):
+    """``fun`` with its ``slope``, but for ``other`` where the argument meets a condition."""
+    return ruled(fun, lambda r, ct: (ct * jnp.where(condition(r[0]), other(r[0]), slope(r[0])),))
+
+
+HALF = np.float32([0.3, 0.7, 1.9])
+BEHIND = {
+    "a number": (branching(lambda x: x**2, lambda x: 2 * x, lambda x: jnp.abs(x) > 4, jnp.ones_like), X, "where |x| > 4"),
+    "a sum": (branching(jnp.sin, jnp.cos, lambda x: jnp.sum(x * x) > 50, lambda x: -jnp.cos(x)), X, "sign flipped"),
+    "a sign": (branching(jnp.sin, jnp.cos, lambda x: x < 0, lambda x: 0.5 * jnp.cos(x)), HALF, "2x too small where x < 0"),
+    "a bound of a table": (
+        branching(lambda x: jnp.log1p(jnp.exp(x)), jax.nn.sigmoid, lambda x: x > 20, jnp.zeros_like),
+        X,
+        "zero where x > 20",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BEHIND)
+def test_what_is_wrong_behind_a_condition_of_the_rule_beyond_the_arguments_is_found(name):
+    fun, x, words = BEHIND[name]
+    with pytest.raises(GradientMismatch) as caught:
+        check_gradients(fun, x, order=1)
+    assert words in " ".join(str(caught.value.report).split())
+    bound = float(np.abs(x).max())
+    assert check_gradients(fun, x, order=1, domain=(0.1 if name == "a sign" else -bound, bound)).verdict == "pass"
+
+
+GUARDS = {
+    "against another sign": branching(lambda x: jnp.sqrt(x + 1e-3), lambda x: 0.5 / jnp.sqrt(x + 1e-3), lambda x: x < 0, jnp.zeros_like),
+    "against a division by zero": branching(jnp.sin, jnp.cos, lambda x: jnp.abs(x) < 1e-3, jnp.zeros_like),
+    "against what overflows": branching(jax.nn.sigmoid, jax.grad(lambda x: jax.nn.sigmoid(x).sum()), lambda x: x > 30, jnp.zeros_like),
+    "where there is no value": branching(lambda x: jnp.arccos(x / 4), lambda x: -1 / jnp.sqrt(16 - x * x), lambda x: x > 4, jnp.ones_like),
+    "where the function turns": branching(
+        lambda x: jnp.minimum(x, 4) ** 2, lambda x: 2 * x, lambda x: x >= 4, lambda x: jnp.where(x > 4, 0.0, 8.0)
+    ),
+    "by another formula": branching(
+        lambda x: jnp.log1p(jnp.exp(-x)), lambda x: -jnp.exp(-x) / (1 + jnp.exp(-x)), lambda x: x > 12, lambda x: -jnp.exp(-x)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GUARDS)
+def test_a_rule_that_guards_beyond_the_arguments_passes(name):
+    assert check_gradients(GUARDS[name], HALF, order=1).verdict == "pass"
+
+
+@pytest.mark.parametrize("factor", [1, 1.01])
+def test_a_function_of_symmetric_matrices_is_held_to_those(factor):
+    a = np.float32([[3, 1, 0.5], [1, 2, -0.3], [0.5, -0.3, 2.5]])
+
+    def rule(r, ct):  # reads what the function makes symmetric as it is
+        return (factor * ct * jnp.linalg.inv(r[0]),)
+
+    log_determinant = ruled(lambda a: 2 * jnp.log(jnp.diagonal(jnp.linalg.cholesky(a))).sum(), rule)
+    if factor == 1:
+        report = check_gradients(log_determinant, a)
+        assert report.verdict == "pass"
+        assert any("where matrices are not symmetric" in note for note in report.notes)
+    else:
+        with pytest.raises(GradientMismatch):
+            check_gradients(log_determinant, a)
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])

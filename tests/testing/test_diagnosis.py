@@ -212,3 +212,21 @@ def test_what_is_wrong_everywhere_but_too_little_to_be_seen_near_zero_has_no_bou
     with pytest.raises(GradientMismatch) as caught:
         check_gradients(fun, X)
     assert caught.value.report.failures[0].diagnosis == "wrong everywhere"
+
+
+@pytest.mark.parametrize("of", [jnp.sin, jnp.square, jax.nn.relu, lambda t: jnp.clip(t, -1, 1), lambda t: jnp.where(t > 0, t, 0)])
+def test_a_forward_rule_that_is_not_linear_is_named_where_reverse_mode_refuses_it(of):
+    op = jax.custom_jvp(lambda x: jnp.sin(x))
+    op.defjvp(lambda primals, tangents: (jnp.sin(*primals), jnp.cos(*primals) * of(*tangents)))
+    with pytest.raises(GradientMismatch) as caught:
+        check_gradients(op, X)
+    assert "the forward rule is not linear in its tangents" in " ".join(str(caught.value.report).split())
+
+
+def test_what_is_wrong_at_the_given_point_too_is_not_laid_on_special_values():
+    small = ruled(
+        lambda x, w: jnp.sum(1e4 * x) + jnp.sum(1e-2 * w**2), lambda kept, ct: (1e4 * ct * jnp.ones_like(kept[0]), 1.9e-2 * ct * kept[1])
+    )
+    with pytest.raises(GradientMismatch) as caught:
+        check_gradients(small, *[np.float32([-0.28, 0.5164, 0.6173])] * 2)
+    assert caught.value.report.failures[0].diagnosis == "1.05263x too small everywhere"

@@ -195,6 +195,27 @@ def test_what_is_right_where_it_can_be_is_not_blamed(name):
     assert check_gradients(ruled(primal, backward), *args, order=1).verdict == "pass"
 
 
+LOST = {
+    "what overflows": (
+        ruled(jax.nn.softplus, lambda ct, x: (ct * jnp.exp(x) / (1 + jnp.exp(x)),)),
+        "the gradient of argument 0 is nan at a point of size 1000",
+    ),
+    "a length of zero": (
+        ruled(lambda x: jnp.sum(x**2) ** 2, lambda ct, x: (4 * ct * x * jnp.linalg.norm(x) ** 3 / jnp.linalg.norm(x),)),
+        "the gradient of argument 0 is nan at a point that is zero",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_a_rule_that_is_not_finite_far_out_or_where_all_is_zero_is_noted(name):
+    fun, words = LOST[name]
+    report = check_gradients(fun, np.float32([0.4, -1.2, 2.0]), order=1)
+    assert report.verdict == "pass"
+    assert any(words in note for note in report.notes)
+    assert not check_gradients(jax.nn.softplus, np.float32([0.4, -1.2, 2.0]), order=1).notes
+
+
 def test_a_rule_that_is_not_finite_at_zero_is_noted():
     slope = ruled(lambda x: jnp.sinc(x / jnp.pi), lambda ct, x: (ct * (jnp.cos(x) - jnp.sin(x) / x) / x,))
     report = check_gradients(slope, X, order=1)

@@ -30,9 +30,30 @@ def hats(x, knots):
     return jnp.pad(up, ((0, 0), (1, 0)), constant_values=1) - jnp.pad(up, ((0, 0), (0, 1)))
 
 
+def strided(x, kernel):
+    """Slide a kernel over an image in steps of two."""
+    return jax.lax.conv_general_dilated(x[None, None], kernel[None, None], (2, 2), "VALID")[0, 0]
+
+
+def shifted_by_what_is_left(kept, ct):
+    """Put the gradient of the image where it belongs, if the steps reach the last row."""
+    image, kernel = jax.vjp(strided, *kept)[1](ct)
+    return jnp.roll(image, (len(kept[0]) - 3) % 2, 0), kernel
+
+
 WRONG = {  # with what the report says
     "a size that is written down": (mean_of_four, (X,), "wrong for argument 0 of shape (5,): 1.25x too large"),
     "long arrays": (lambda: ruled(jnp.mean, unbiased), (X,), "wrong for argument 0 of shape (9,): 2x too large"),
+    "what a stride leaves over": (
+        lambda: ruled(strided, shifted_by_what_is_left),
+        (np.resize(FIVE, (7, 7)), A),
+        "off by one along axis 0",
+    ),
+    "rows of more than a block": (
+        lambda: ruled(lambda x: jnp.sum(x * x), lambda kept, ct: (2 * ct * jnp.where(jnp.arange(kept[0].shape[1]) < 64, kept[0], 0),)),
+        (np.resize(FIVE, (2, 3)),),
+        "wrong for argument 0 of shape (2, 65): zero at the last index of axis 1",
+    ),
     "the sides of a square": (
         lambda: ruled(lambda a: jnp.mean(a, 0), lambda kept, ct: (jnp.broadcast_to(ct / kept[0].shape[1], kept[0].shape),)),
         (A,),

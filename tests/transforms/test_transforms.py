@@ -394,6 +394,26 @@ def test_results_under_no_grad_require_none(captures):
         same(constant.value, v.value)
 
 
+@pytest.mark.parametrize(
+    "derivative",
+    [
+        lambda f, x: tape.grad(lambda x: f(x).sum())(x),
+        lambda f, x: tape.vjp(f, x)[1](A)[0],
+        lambda f, x: tape.jvp(f, (x,), (A,))[1],
+        lambda f, x: tape.linearize(f, x)[1](A),
+        lambda f, x: tape.hvp(lambda x: f(x).sum(), (x,), (A,)),
+        lambda f, x: tape.jacrev(f)(x).sum(0),
+    ],
+)
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_what_is_computed_under_no_grad_is_a_constant_elsewhere(derivative, requires_grad):
+    """Contract 23: no later sweep takes it for a gradient whose own derivative is lost."""
+    x, w = tape.Variable(A, requires_grad=requires_grad), tape.Variable(A)
+    with tape.no_grad():
+        slope = derivative(tnp.sin, x)
+    same(tape.gradients((w * slope).sum(), w), slope)
+
+
 def test_under_no_grad_jax_sees_constants():
     def scalar(x):
         return tnp.sin(x * x).sum()

@@ -348,6 +348,12 @@ def test_what_is_advised_for_functions_of_torch_works():
         (gradient,) = tape.gradients(loss, [x])
         np.testing.assert_allclose(gradient.numpy(), np.cos(X))
     same(torch.as_tensor(x.numpy()), X)
+    with pytest.raises(TapeRuntimeError, match=r"make a tape\.constant\(tensor\) of a tensor of data"):
+        torch.from_numpy(X) * x
+    same(tape.constant(torch.from_numpy(X)) * x, X * X)
+    with pytest.raises(TapeTypeError, match=r"sin: argument x is of type torch\.Tensor; pass tape\.constant\(value\)"):
+        tnp.sin(torch.from_numpy(X))
+    same(tnp.sin(tape.constant(torch.from_numpy(X))), np.sin(X))
     same(torch.as_tensor(tape.constant(X)), X)  # which takes anything for data
 
 
@@ -542,6 +548,8 @@ def test_shared_and_frozen_parameters():
     module.requires_grad_(False)
     assert module.parameters() == []
     assert not module(X).requires_grad
+    with pytest.raises(TapeTypeError, match=r"zero_grad: there is no argument set_to_none=; use zero_grad\(\) without it"):
+        module.zero_grad(set_to_none=True)
     module.zero_grad()  # as in torch, of frozen ones, too
     assert module.b.bias.grad is None
 
