@@ -27,7 +27,7 @@ from interop.scaling import DynamicLossScale, LossScaleState, all_finite, chosen
 from interop.states import alike, check_contents, contents, injected, kept, owners, synced, zeroed
 from interop.trained import check_trained
 from tape import extend
-from tape.errors import SeedError, TapeTypeError, TapeValueError, check_callable, unknown_keyword
+from tape.errors import SeedError, TapeTypeError, TapeValueError, check_callable, taking, unknown_keyword
 
 R = TypeVar("R")
 
@@ -83,6 +83,7 @@ class Optimizer(KeepsState):
 
     """
 
+    @taking("Optimizer")
     def __init__(
         self, parameters: Any, transformation: Any, *, loss_scale: float | DynamicLossScale | None = None, missing: str = "skip"
     ) -> None:

@@ -62,7 +62,7 @@ def parameter_groups(groups: Sequence[Mapping[str, Any]], factory: Callable[...,
         try:
             transforms[i] = optax.inject_hyperparams(factory, static_args=static)(**given)
         except TypeError as e:
-            msg = f"parameter_groups: group {i}: {e}"
+            msg = f"parameter_groups: group {i}: {e}{'; optax calls it learning_rate' if 'lr' in given else ''}"
             raise TapeTypeError(msg) from e
     parameters = [list(p) if isinstance(p := group[PARAMS], Iterator) else p for group in groups]
     return parameters, optax.multi_transform(transforms, [*transforms])  # each number is the label of its group's whole tree

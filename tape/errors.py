@@ -271,6 +271,7 @@ _KEYWORDS = {
     "is_grads_batched": "tape.vmap(lambda seed: tape.gradients(outputs, inputs, seed, retain_graph=True))(seeds)",
     "in_dims": "in_axes=",
     "size": "shape=",
+    "lr": "a transformation of optax with that learning rate: Optimizer(parameters, optax.sgd(lr))",
     "steps": "num=",
     "dtype": "a value of that dtype: numpy.asarray(value, dtype)",
     "device": "a value that lies there: jax.device_put(value, device)",

@@ -1362,6 +1362,18 @@ ROWS = {
             "same(x, 0.6 * A)",
         ),
         (
+            "interop.optax.Optimizer([x], lr=0.1)",
+            "Optimizer(parameters, optax.sgd(lr))",
+            "lr = 0.1; o = interop.optax.Optimizer([x], optax.sgd(lr))",
+            "o.parameters == [x]",
+        ),
+        (
+            "interop.optax.parameter_groups([{'params': [x], 'lr': 0.1}], optax.sgd)",
+            "optax calls it learning_rate",
+            "o = interop.optax.Optimizer(*interop.optax.parameter_groups([{'params': [x], 'learning_rate': 0.1}], optax.sgd))",
+            "len(o.param_groups) == 1",
+        ),
+        (
             "interop.optax.Optimizer(optax.sgd(0.1), [x])",
             "write Optimizer(parameters, transformation)",
             "o = interop.optax.Optimizer([x], optax.sgd(0.1))",
