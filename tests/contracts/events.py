@@ -223,6 +223,8 @@ class Events:
             ) as stream:
                 return dict(itertools.islice(stream, most))
 
+        if self.gathered:
+            most = None  # one that is dropped calls some hooks only
         released = most is None
         found = self.both(
             pairs,
