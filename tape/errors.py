@@ -271,6 +271,9 @@ _KEYWORDS = {
     "is_grads_batched": "tape.vmap(lambda seed: tape.gradients(outputs, inputs, seed, retain_graph=True))(seeds)",
     "in_dims": "in_axes=",
     "size": "shape=",
+    "steps": "num=",
+    "dtype": "a value of that dtype: numpy.asarray(value, dtype)",
+    "device": "a value that lies there: jax.device_put(value, device)",
     "persistent": "retain_graph=True where gradients are asked for",
     "watch_accessed_variables": "variable.detach() for what is not to be differentiated",
     "out_dims": "out_axes=",
@@ -278,6 +281,12 @@ _KEYWORDS = {
 _NO_ARRAY = re.compile(
     r"(?:problematic value is of type|arguments, got|interpret value of type) <class '([\w.]+)'>(?:.*? at (?:path|position) (\w+))?",
     re.DOTALL,
+)
+_MEANT = (  # what users of PyTorch and NumPy mean by arguments in other places
+    (re.compile("(invalid|unexpected) PRNG key"), "make a key of a seed: tape.random.key(0)"),
+    (re.compile(r"interpret '(True|False)' as a data type"), "give keepdims= by its name"),
+    (re.compile("'out' argument to"), "give keepdims= by its name, and take the result in place of out="),
+    (re.compile(r"interpret '\d+' as a data type$"), "give a shape as one tuple"),
 )
 _UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
 _TOO_MANY = re.compile(r"positional arguments? but \d+ (was|were) given")
@@ -308,8 +317,7 @@ def wrap(error: Exception, what: str, avals: Sequence[Any] = (), *, repair: str 
     for builtin, ours in _WRAPPED:
         if isinstance(error, builtin):
             said = str(error.args[0] if isinstance(error, KeyError) and error.args else error) or builtin.__name__
-            if "invalid PRNG key" in said or "unexpected PRNG key" in said:
-                repair = "make a key of a seed: tape.random.key(0)"
+            repair = repair or next((ours for words, ours in _MEANT if words.search(said)), None)
             return ours(f"{what}: {said}{_operands(avals)}{'' if repair is None else f'; {repair}'}")
     return None
 

@@ -14,7 +14,7 @@ import threading
 import types
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from types import FrameType, TracebackType
-from typing import Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from tape.errors import TapeRuntimeError, TapeTypeError, check_flag
 from tape.graph.scope import LOCAL, close, set_scope, switch
@@ -40,7 +40,23 @@ class _Entered(threading.local):
         self.entries: list[_Entry] = []
 
 
-class Parenthesised:
+class Entering(type):
+    """The class of what a ``with`` statement enters, of which it takes objects."""
+
+    if not TYPE_CHECKING:  # which is to find the mistake
+
+        def __enter__(cls) -> None:
+            given = (
+                "..." if any(p.default is p.empty and p.kind < p.VAR_POSITIONAL for p in inspect.signature(cls).parameters.values()) else ""
+            )
+            msg = f"{cls.__name__}: got the class in a with statement; write `with tape.{cls.__name__}({given}):`, with parentheses"
+            raise TapeTypeError(msg)
+
+        def __exit__(cls, *_: object) -> None:  # Python asks for both
+            return None
+
+
+class Parenthesised(metaclass=Entering):
     """What decorates by an object of it: ``@tape.profile()``; above the class, so that the signature is that of its ``__init__``."""
 
     _takes_classes: ClassVar[bool] = False  # as arguments, if only to say what is wrong with them

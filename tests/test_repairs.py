@@ -576,6 +576,20 @@ ROWS = {
         ),
     ],
     "looks": [
+        ("with tape.no_grad: x * 2", "write `with tape.no_grad():`", "with tape.no_grad(): v = x * 2", "not v.requires_grad"),
+        (
+            "with tape.set_grad_enabled: x * 2",
+            "write `with tape.set_grad_enabled(...):`",
+            "with tape.set_grad_enabled(False): v = x * 2",
+            "not v.requires_grad",
+        ),
+        ("with tape.Tape as t: x * 2", "write `with tape.Tape():`", "with tape.Tape() as t: v = x * 2", "len(t) == 1"),
+        (
+            "with tape.detect_anomaly: x * 2",
+            "write `with tape.detect_anomaly():`",
+            "with tape.detect_anomaly(): v = x * 2",
+            "same(v, 2 * A)",
+        ),
         (
             "with jax.debug_nans(True): float(tnp.log(x).sum())",
             "made a NaN, which jax_debug_nans forbids (shape (3,), dtype float32); keep what leads there in the domain of the op",
@@ -604,6 +618,34 @@ ROWS = {
         ("list(x[0])", "v.ravel()", "v = list(x[0].ravel())", "same(v, [1])"),
     ],
     "no arrays": [
+        ("m.sum(1, True)", "give keepdims= by its name", "v = m.sum(1, keepdims=True)", "same(v, M.sum(1, keepdims=True))"),
+        ("m.max(1, True)", "give keepdims= by its name", "v = m.max(1, keepdims=True)", "same(v, M.max(1, keepdims=True))"),
+        (
+            "tape.random.uniform(tape.random.key(0), 2, 3)",
+            "give a shape as one tuple",
+            "v = tape.random.uniform(tape.random.key(0), (2, 3))",
+            "v.shape == (2, 3)",
+        ),
+        ("tnp.linspace(0, 1, steps=3)", "use num=", "v = tnp.linspace(0, 1, num=3)", "same(v, [0, 0.5, 1])"),
+        (
+            "tape.Variable([1, 2], dtype='float32')",
+            "numpy.asarray(value, dtype)",
+            "v = tape.Variable(np.asarray([1, 2], 'float32'))",
+            "v.dtype == 'float32'",
+        ),
+        (
+            "tape.constant(A, dtype='float16')",
+            "numpy.asarray(value, dtype)",
+            "v = tape.constant(np.asarray(A, 'float16'))",
+            "v.dtype == 'float16'",
+        ),
+        (
+            "tape.Variable(A, device=jax.devices()[0])",
+            "jax.device_put(value, device)",
+            "v = tape.Variable(jax.device_put(A, jax.devices()[0]))",
+            "same(v, A)",
+        ),
+        ("tape.Variable(A, True)", "give the options by their names", "v = tape.Variable(A, requires_grad=True)", "v.requires_grad"),
         ("tape.random.normal(0, (3,))", "make a key of a seed", "v = tape.random.normal(tape.random.key(0), (3,))", "v.shape == (3,)"),
         ("tape.random.normal((2, 3))", "make a key of a seed", "v = tape.random.normal(tape.random.key(0), (2, 3))", "v.shape == (2, 3)"),
         (
@@ -656,6 +698,12 @@ ROWS = {
             "write tape.value_and_grad(f)(x)",
             "g = tape.value_and_grad(total)(x)",
             "same(g[1], 2 * A)",
+        ),
+        (
+            "import dataclasses\n@dataclasses.dataclass\nclass P: w: object\ntape.grad(lambda p: total(p.w))(P(x))",
+            "jax.tree_util.register_dataclass(P)",
+            "jax.tree_util.register_dataclass(P); g = tape.grad(lambda p: total(p.w))(P(x)).w",
+            "same(g, 2 * A)",
         ),
         ("tape.hvp(total, x, c)", "write tape.hvp(f, (x,), (v,))", "g = tape.hvp(total, (x,), (c,))", "same(g, 2 * A)"),
         ("tape.jvp(total, x, c)", "write tape.jvp(f, (x,), (v,))", "g = tape.jvp(total, (x,), (c,))", "same(g[1], (2 * A * A).sum())"),
@@ -1410,6 +1458,18 @@ ROWS = {
         ),
     ],
     "jit": [
+        (
+            "y, v = tape.jit(lambda v: ((v * (w := tape.Variable(3.0))).sum(), w))(x)\ny.backward()",
+            "make that Variable outside",
+            "v = tape.Variable(3.0); tape.jit(lambda a: (a * v).sum())(x).backward()",
+            "same(v.grad, A.sum())",
+        ),
+        (
+            "y, v = tape.jit(lambda v: ((v * (w := tape.Variable(3.0))).sum(), w))(x)\ny.backward()",
+            "keep it .detach()ed",
+            "y, v = tape.jit(lambda v: ((v * (w := tape.Variable(3.0))).sum(), w.detach()))(x); y.backward()",
+            "same(x.grad, [3, 3, 3])",
+        ),
         (
             "y, z = tape.jit(lambda v: ((y := v * 2), y * y))(x)\ny.retain_grad()\nz.sum().backward()",
             "compute that one outside of the compiled function",

@@ -247,7 +247,7 @@ def in_slot(value: Any, name: str) -> object:
 def writables(value: Any) -> Iterator[Writable]:
     """Yield what can be written to of a function, container or object."""
     if isinstance(value, types.FunctionType):
-        if not is_of_a_library(value):  # what it closes over may still be the user's
+        if not is_of_a_library(value, bridges=True):  # what it closes over may still be the user's
             names = all_names(value.__code__)
             yield Writable(value.__globals__, "{}", names)
             imported = {name: sys.modules.get(name) for name in _imported(value.__code__)}
@@ -321,9 +321,10 @@ def _is_plain_object(value: object) -> bool:
     return (hasattr(value, "__dict__") or bool(_slots(kind))) and not isinstance(value, type) and not of_a_library(kind.__module__)
 
 
-def is_of_a_library(function: types.FunctionType) -> bool:
-    """Tell whether a function is one of JAX's, NumPy's or the tape's own."""
-    return of_a_library(function.__globals__.get("__name__"))
+def is_of_a_library(function: types.FunctionType, *, bridges: bool = False) -> bool:
+    """Tell whether a function is one of JAX's, NumPy's or the tape's own, or of its bridges', whose globals lead to another library's."""
+    module = function.__globals__.get("__name__")
+    return of_a_library(module) or (bridges and str(module).startswith("interop."))
 
 
 def of_a_library(module: str | None) -> bool:
@@ -355,9 +356,8 @@ def _modules(place: dict[str, Any], names: Sequence[str]) -> list[types.ModuleTy
 
 def attributes(value: Any) -> dict[str, Any]:
     """Return the attributes that an object holds itself."""
-    held = dict(getattr(value, "__dict__", {}))
-    held.update({name: x for name in _slots(value.__class__) if (x := in_slot(value, name)) is not MISSING})
-    return held
+    slots = {name: x for name in _slots(value.__class__) if (x := in_slot(value, name)) is not MISSING}
+    return {**getattr(value, "__dict__", {}), **slots}
 
 
 @functools.lru_cache(maxsize=4096)

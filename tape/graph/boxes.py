@@ -41,6 +41,15 @@ class Box:
         """Whether the value can be made again."""
         return self._content is not None
 
+    def source(self) -> Any:
+        """Return what gives a sweep the value: the box, or a cell with what somebody holds.  KeyError: nobody does so any more."""
+        if self._content is not None:
+            return self
+        value = None if self._value is None else self._value()
+        if value is None:
+            raise KeyError
+        return [value]
+
     def opened(self) -> Cell:
         """Return a cell with the value again."""
         assert self._content is not None, "a sweep reads a value that was not kept"
@@ -49,6 +58,11 @@ class Box:
     def arrays(self) -> Sequence[Any]:
         """Return the arrays that it keeps for that."""
         return () if self._content is None else self._content.arrays()
+
+
+def lent(saved: dict[int, Any]) -> list[int]:
+    """Return the slots of values that are in no box, and that somebody holds: what a sweep computed again would not lead to who does."""
+    return [slot for slot, kept in saved.items() if kept.__class__ is Box and kept.held and not kept.readable]
 
 
 UNREAD: Any = Box()  # stands for an input that no sweep reads

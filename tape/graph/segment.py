@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeGuard, TypeVar
 from tape import layout
 from tape.configuration import CHANGES, Configuration, configuration, on_change
 from tape.graph import trie
-from tape.graph.boxes import Box, Cell
+from tape.graph.boxes import Box, Cell, lent
 from tape.graph.kinds import KINDS, LeafPlace, MadePlace, Place
 from tape.graph.scope import LOCAL, Scope
 from tape.graph.trie import CONSTANT, State, root, root_key
@@ -193,9 +193,13 @@ class Run(NamedTuple):
     @property
     def kept(self) -> tuple[int, ...]:
         """The slots whose values are there for sweeps, as they are or in a box: part of the structure."""
-        if not self.boxed:
-            return tuple(self.saved)
-        return tuple([slot for slot, kept in self.saved.items() if kept.__class__ is not Box or kept.readable])
+        readable = [slot for slot, kept in self.saved.items() if kept.__class__ is not Box or kept.readable] if self.boxed else self.saved
+        return tuple(readable)
+
+    @property
+    def there(self) -> tuple[int, ...]:
+        """Those, and the slots whose values somebody holds."""
+        return (*self.kept, *lent(self.saved)) if self.boxed else self.kept
 
 
 NOTHING = Run({})  # what most runs keep whose results no sweep comes to

@@ -27,7 +27,7 @@ from tape.insight.picture import Picture
 from tape.insight.reading import Reading
 from tape.insight.replaying import Replay
 from tape.mirrored.absent import missing
-from tape.modes import Mode
+from tape.modes import Entering, Mode
 from tape.sweeps.differentiation import gradients
 from tape.sweeps.seeds import variables, variables_of_tree
 from tape.terminal import Shown, clipped, counted, dressed, size
@@ -45,7 +45,7 @@ class _Open(Mode):
         self._leave(self._notes)
 
 
-class _Block:
+class _Block(metaclass=Entering):
     """What is opened by a ``with`` statement and takes nothing by position; above the class, which has the signature of ``__init__``."""
 
     def __new__(cls, *args: object, **options: object) -> Self:

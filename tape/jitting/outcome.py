@@ -166,7 +166,7 @@ class Outcome:
         kind: Kind = v._place.kind
         if v._segment is None or not kind.requires_grad:
             return None, outside(v._place, v._segment), -1
-        released, reason, reached = _origins(v._segment, v._place.slot)
+        released, reason, reached, cut = _origins(v._segment, v._place.slot)
         error: TapeError | None = None
         if reason is not None:
             error = UnrecordedGradientError(
@@ -183,7 +183,7 @@ class Outcome:
         if not self._effects.reach(reached):
             return None, Place(-1, kind_of(kind.aval)), -1  # only the function's own leaves led to it
         self.live.append(v)
-        self._ends.append(reached)
+        self._ends.append(reached - cut)
         return None, v._place, len(self.live) - 1
 
     def _cut_at_new_leaves(self) -> None:
@@ -378,17 +378,22 @@ def _told(tree: Tree) -> tuple[Any, ...]:
     return tree.structure, paths, fingerprint([(kind, None if kind == FOUND else x) for kind, x in tree.leaves])
 
 
-def _origins(segment: Segment, slot: int) -> tuple[bool, str | None, Collection[LeafNode]]:
-    """Walk back from a traced Variable: tell whether a sweep would meet a released entry, why something is unrecorded, and which leaves."""
+def _origins(segment: Segment, slot: int) -> tuple[bool, str | None, set[LeafNode], set[LeafNode]]:
+    """Walk back from a traced Variable: tell whether a sweep would meet a released entry, why something is unrecorded, and which leaves.
+
+    The last of these are those of results that were cut inside, where the user has sweeps end.
+    """
     way = WayBack([(segment, slot)])
     released = False
+    cut: set[LeafNode] = set()
     reason = None
     for older, slots in way:
         ends, steps, _ = behind(older.state, slots)
         way.follow(older, ends)
+        cut.update(node for end in ends if end in older.state.cut and isinstance(node := older.origins.get(end), LeafNode))
         for step in steps:
             released = released or step.depth in older.released
             if step.hazard is not None and reason is None:
                 place = older.state.table[step.inputs[step.hazard]]
                 reason = why_unrecorded(place.kind.unrecorded, made_at(place, older))
-    return released, reason, way.leaves
+    return released, reason, {*way.leaves}, cut

@@ -71,6 +71,10 @@ def _further(function: Callable[..., Any]) -> list[str]:
     """Return names for the arguments that a function needs behind the first."""
     if isinstance(function, jnp.ufunc):
         return ["other"] * (function.nin - 1)
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # the type of an argument, say
+        return []
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    needed = [p.name for p in inspect.signature(function).parameters.values() if p.kind in positional and p.default is p.empty]
+    needed = [p.name for p in parameters if p.kind in positional and p.default is p.empty]
     return ["other" if name in _SECOND else name for name in needed[1:]]

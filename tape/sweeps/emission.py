@@ -15,6 +15,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from tape import layout
+from tape.graph.boxes import Box
 from tape.graph.kinds import Place, varying
 from tape.graph.length import NUMBER_LIMIT, SEGMENT_LIMIT
 from tape.graph.lines import lines_of, user_line
@@ -77,7 +78,8 @@ def forward_handle(segment: Segment, state: State, slot: int, leaf_index: dict[i
     if run is None:  # the cell is known to the segment, so that it gets its value should a traced cotangent make us look at it
         return handle(segment, place, segment.cells.setdefault(slot, [None]) if leaf is None else segment.leaves[leaf])
     if leaf is None:
-        return handle(segment, place, run.saved[slot])
+        kept = run.saved[slot]
+        return handle(segment, place, kept.source() if kept.__class__ is Box else kept)
     origin, cell = segment.origins.get(slot), segment.leaves[leaf]
     if isinstance(origin, tuple):
         return handle(origin[0], Place(origin[1], place.kind), cell)

@@ -329,7 +329,7 @@ class Sweep:
         if self._targets is not None:
             watched |= _slots_in(segment, self._targets)
         hooked = frozenset([slot for slot, hooks in segment.hooks.items() if hooks]) if segment.hooks else _NONE
-        kept = None if segment.run is None else segment.run.kept
+        kept = None if segment.run is None else segment.run.there
         observed = self.observer is not None
         plan = plan_sweep(segment.state, slots, wanted, self._blocked(segment), watched, hooked, kept, observed)
         self._check(segment, plan)

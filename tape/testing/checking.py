@@ -60,7 +60,7 @@ def check_gradients(
         domain: between which bounds the function is meant, ``(low, high)``, or one such pair (or None) for each positional argument; of
             complex arguments, their absolute value. By default what an argument's elements span, and a tenth around a lone number. What is
             wrong beyond it is noted, and fails nobody, but for single numbers with right ones all round, and, by default, for what is
-            behind a condition of the rule's own (``x > 20``), where the function goes on as before.
+            behind a condition that function or rule names (``x > 20``).
         others: look at arguments of other sizes, and with other masks and integers, too, as far as the function takes them. False where it
             is meant for those that are given alone.
         strict: have what is inaccurate, and what cannot be decided, fail.

@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -33,21 +34,30 @@ ACROSS = 0.02  # relative to an element's size: how far behind the condition
 SIZE = 1e-6  # relative; of the step by which a slope is measured
 LARGE = 1 << 12  # elements of an argument that is solved for
 
+_JAX = (jnp, jax.lax, jax.nn, jnp.linalg, jnp.fft, jax.scipy.special, jax.random)
 Points = dict[str, Arrays]
 Differences = Callable[[Arrays], dict[int, np.ndarray]]  # of what is compared, by the number of the condition
 
 
 class Crossing(NamedTuple):
-    """Where a condition of the rule changes beyond the bounds of an argument: a point on this side of it, and one behind it."""
+    """Where a condition of the rule changes beyond the bounds of an argument: a point on this side of it, and one behind it.
+
+    ``written`` says that it stands in function or rule itself, not in what they call of JAX; ``signs``, that it tells signs apart;
+    ``each``, that it is one of each element.
+    """
 
     argument: int
     before: Arrays
     behind: Arrays
+    written: bool
+    signs: bool
+    each: bool
 
 
 def conditional(rule: Precise, given: Arrays, cts: Arrays, bounds: Sequence[Interval]) -> tuple[Points, list[Crossing]]:
     """Return points at the edge of a condition of the rule, between the bounds or not, points beyond it that are, and the crossings."""
     own, special = ([*itertools.islice(_computed(rule.closed.jaxpr, special=of), ASKED)] for of in (False, True))
+    written = {*map(id, _written(rule.closed.jaxpr))}
     if not own + special or any(np.iscomplexobj(x) or x.size > LARGE for x in given):
         return {}, []
     compared = _Compared(rule.closed)
@@ -65,7 +75,7 @@ def conditional(rule: Precise, given: Arrays, cts: Arrays, bounds: Sequence[Inte
         for why, x in _solved(differences, i, plain, k, bounds[k]) if i < len(own) else ():
             points[f"{why} ({len(points) + 1})"] = x
         if len(crossings) < CROSSED:
-            crossings += _crossed(differences, i, plain, k, bounds[k])
+            crossings += _crossed(differences, i, plain, k, bounds[k], written=compared.conditions[i] in written)
     return points, crossings
 
 
@@ -105,7 +115,17 @@ def _plain(x: np.ndarray, bounds: Interval) -> np.ndarray:
     return np.where(beyond(y, bounds), x, y)
 
 
-def _crossed(differences: Differences, i: int, start: Arrays, k: int, bounds: Interval) -> Iterator[Crossing]:
+def _written(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
+    """Yield the equations that are in a program itself, or in its rules, and not in functions of JAX."""
+    for eqn in jaxpr.eqns:
+        yield eqn
+        called = inner(eqn)
+        name = str(eqn.params.get("name", ""))
+        if called is not None and not name.startswith("_") and not any(hasattr(module, name) for module in _JAX):
+            yield from _written(called.jaxpr)
+
+
+def _crossed(differences: Differences, i: int, start: Arrays, k: int, bounds: Interval, *, written: bool) -> Iterator[Crossing]:
     """Yield both sides of a condition of argument ``k``, where that lies beyond its bounds, and is no guard against zero."""
     x, size = start[k], scale_of(start[k])
 
@@ -130,7 +150,9 @@ def _crossed(differences: Differences, i: int, start: Arrays, k: int, bounds: In
     outside = named & beyond(before, bounds)
     chosen = chosen & outside if d.size == x.size else chosen & np.any(outside)
     if np.any(chosen) and (d.size == x.size or np.all(chosen)):
-        yield Crossing(k, *([*start[:k], np.where(chosen, z, x), *start[k + 1 :]] for z in (before, behind)))
+        sides = [[*start[:k], np.where(chosen, z, x), *start[k + 1 :]] for z in (before, behind)]
+        signs = bool(np.any((np.abs(y) <= NEAR_ZERO * size)[chosen]))
+        yield Crossing(k, sides[0], sides[1], written=written, signs=signs, each=d.size == x.size)
 
 
 def _solved(differences: Differences, i: int, start: Arrays, k: int, bounds: Interval) -> Iterator[tuple[str, Arrays]]:

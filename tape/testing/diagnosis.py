@@ -57,10 +57,10 @@ def diagnosed(evidence: Evidence, finding: Finding) -> str:
 def _edge(evidence: Evidence, finding: Finding) -> str:
     """Say behind which number the gradient is wrong, where that is what a condition of the rule says of its argument."""
     k, r, g = finding.argument, finding.expected, finding.got
-    for crossed, before, behind in evidence.probes.crossings:
-        if behind != finding.pair or crossed != k or r is None or g is None:
+    for crossing, before, behind in evidence.probes.crossings:
+        if behind != finding.pair or crossing.argument != k or not crossing.each or r is None or g is None:
             continue
-        this, that = (evidence.at(b)[0][crossed] for b in (before, behind))
+        this, that = (evidence.at(b)[0][k] for b in (before, behind))
         off = (np.abs(g - r) > UNLIKE * np.abs(r)) & (this != that)
         edges, sides = (this[off] + that[off]) / 2, np.sign(that[off] - this[off])
         for name, of in (("x", edges), ("|x|", np.abs(edges))):

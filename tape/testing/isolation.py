@@ -16,6 +16,7 @@ from tape.testing.probes import OVERFLOWING
 AROUND = 1e-3  # relative to an element's size
 NEAR = 1e-2  # relative; how far a smooth reference moves on the way there
 RIGHT = 1e-4  # relative
+SHARE = 1e-3  # of the usual size: what is smaller may be left out
 
 
 def judge_isolated(evidence: Evidence, pairs: Sequence[int]) -> Iterator[Finding]:
@@ -44,24 +45,24 @@ def judge_isolated(evidence: Evidence, pairs: Sequence[int]) -> Iterator[Finding
 
 
 def judge_crossings(evidence: Evidence, pairs: Collection[int]) -> Iterator[Finding]:
-    """Find a rule that is right up to a condition of its own beyond the arguments, and wrong behind it, where the function goes on.
+    """Find a rule that is right up to a condition beyond the arguments, and wrong behind it, where the function goes on.
 
-    What the rule names, it is meant for. Where it is zero for another sign, it may guard against what is never given.
+    What function and rule name, they are meant for. Where the condition is in a function of JAX that they call, or tells signs apart, the
+    derivative has to go on as before. Where the rule is zero for another sign, it may guard against what is never given.
     """
-    given = evidence.probes.points[0]
-    for crossed, before, behind in evidence.probes.crossings:
+    for crossing, before, behind in evidence.probes.crossings:
         if not {before, behind} <= {*pairs}:
             continue
-        turned = np.sign(evidence.at(behind)[0][crossed]) != np.sign(given[crossed])
         for k, (r, g) in enumerate(zip(evidence.measured["r"], evidence.measured["g"], strict=True)):
             a, b = 2 * before, 2 * behind
             usual = np.sqrt(np.mean(np.abs(r[0]) ** 2)) if r[0].size else 0.0
             with np.errstate(invalid="ignore"):
                 size = np.maximum(np.abs(r[a]), np.abs(r[b]))
                 smooth = np.abs(r[a] - r[b]) <= NEAR * size
-                right = np.abs(g[a] - r[a]) <= RIGHT * (size + usual)
-                wrong = np.isfinite(g[b]) & (np.abs(g[b] - r[b]) > NEAR * (size + usual))
-                guarded = (turned if k == crossed else np.any(turned)) & (np.abs(g[b]) <= NEAR * size)
+                right = np.abs(g[a] - r[a]) <= RIGHT * (size + SHARE * usual)
+                wrong = np.isfinite(g[b]) & (np.abs(g[b] - r[b]) > NEAR * (size + SHARE * usual))
+                guarded = crossing.signs & (np.abs(g[b]) <= NEAR * size)
+            smooth |= crossing.written and not crossing.signs
             bad = smooth & right & wrong & ~guarded
             if bad.any() and is_refuted(evidence, Suspect(behind, k, bad, bad * 1.0)):
                 yield fail(k, "first", "", **evidence.details(k, behind))

@@ -70,6 +70,13 @@ def equations(jaxpr: Jaxpr) -> Iterator[Any]:
                     yield from equations(jaxapi.closed(part).jaxpr)
 
 
+def literal(atom: Any) -> float | None:
+    """Return the number that a literal is; None of anything else (a cotangent of an integer is no number)."""
+    if not isinstance(atom, jaxapi.Literal) or np.ndim(atom.val) or not jnp.issubdtype(np.asarray(atom.val).dtype, np.number):
+        return None
+    return float(np.real(atom.val))
+
+
 def constants(jaxpr: Jaxpr) -> Iterator[float]:
     """Numbers that a jaxpr, and the jaxprs inside, name: with what is compared first."""
     named = [

@@ -57,7 +57,7 @@ class Probes:
         large: the point at which exponentials overflow; None where it is not looked at.
         bent: the point at which matrices that were given symmetric are not; None where none was.
         isolated: the points of special values that are not in the domain: a rule is wrong there only if it is right all around.
-        crossings: pairs on both sides of a condition of the rule beyond the bounds that nobody gave, each with its argument.
+        crossings: conditions beyond the bounds that nobody gave, each with the pairs on both sides of it.
         marked: the points where branches meet (:mod:`tape.testing.marks`), which say nothing against a rule unless values do.
 
     """
@@ -105,7 +105,7 @@ class Probes:
             self.bent = len(self.points)
             self.points.append(self._representable([_bent(x, seed) if of else x for x, of in zip(given, symmetric, strict=True)]))
         self.isolated: list[int] = []
-        self.crossings: list[tuple[int, int, int]] = []
+        self.crossings: list[tuple[Crossing, int, int]] = []
         self._told = [domain is not None for domain in domains]
         self.inside = [i < 2 or i == self.bent or self._within(x) for i, x in enumerate(self.points)]
         self.count = len(self.points)
@@ -170,7 +170,7 @@ class Probes:
             self.points.append(self._kept(self._representable(point)))
             self.inside.append(False)
             self._pair(len(self.points) - 1, 1, why)
-        self.crossings.append((crossing.argument, len(self.pairs) - 2, len(self.pairs) - 1))
+        self.crossings.append((crossing, len(self.pairs) - 2, len(self.pairs) - 1))
 
     plain = ("the given point", "a point nearby", "the point with other signs")
 

@@ -21,7 +21,7 @@ import numpy as np
 from tape import jaxapi
 from tape.jaxapi import ClosedJaxpr
 from tape.testing.evidence import Evidence
-from tape.testing.precise import equations
+from tape.testing.precise import equations, literal
 from tape.testing.probes import wide_array
 from tape.testing.subject import Subject, is_inexact
 from tape.testing.variants import BY_NUMBER, Axis, Variant, differs, made
@@ -123,7 +123,7 @@ def _shrunk(evidence: Evidence, arrays: dict[int, np.ndarray], groups: list[list
 
     Where function and rule are the same programs there, nothing is to be found.
     """
-    if _by_number(evidence.value_jaxpr) or any(x.dtype.kind in "iu" for x in arrays.values()):
+    if _byliteral(evidence.value_jaxpr) or any(x.dtype.kind in "iu" for x in arrays.values()):
         return
     variants = _resized(evidence, arrays, groups, [1] * len(groups))
     shared = [a for group in groups if len({i for i, _ in group}) > 1 and arrays[group[0][0]].shape[group[0][1]] > 1 for a in group]
@@ -134,13 +134,13 @@ def _shrunk(evidence: Evidence, arrays: dict[int, np.ndarray], groups: list[list
             break  # a rule that sums for one array and axis does so for all
         variants += [v for v in broadcast if [y.shape for y in v.subject.outputs] == [y.shape for y in evidence.subject.outputs]]
     for v in variants:
-        if not _by_number(v.value) and not (_alike(v.rule, evidence.rule.closed) and _alike(v.value, evidence.value_jaxpr)):
+        if not _byliteral(v.value) and not (_alike(v.rule, evidence.rule.closed) and _alike(v.value, evidence.value_jaxpr)):
             yield v
 
 
 def _special(evidence: Evidence, arrays: dict[int, np.ndarray], groups: list[list[Axis]]) -> Iterator[Variant]:
     """Yield the lengths for which the rule looks wrong, of those for which something else is done than for the others."""
-    fixed = _by_number(evidence.value_jaxpr) or any(x.dtype.kind in "iu" for x in arrays.values())  # by number: not of fewer elements
+    fixed = _byliteral(evidence.value_jaxpr) or any(x.dtype.kind in "iu" for x in arrays.values())  # by number: not of fewer elements
     each = 1 + min(len(LENGTHS), FURTHER // sum(1 for _ in equations(evidence.rule.closed.jaxpr)))
     each //= len(groups)
     given = _traced(evidence, evidence.subject.with_arrays({})) if each else None
@@ -164,7 +164,7 @@ def _special(evidence: Evidence, arrays: dict[int, np.ndarray], groups: list[lis
         for m in _odd_lengths(said, n):
             run += 1
             for v in _resized(evidence, arrays, [group], [m]) if run <= RUN else ():
-                if (m > n or not _by_number(v.value)) and differs(evidence, v, used=m > n):
+                if (m > n or not _byliteral(v.value)) and differs(evidence, v, used=m > n):
                     yield v
                     return
 
@@ -197,7 +197,7 @@ def _profile(closed: ClosedJaxpr) -> tuple[list[str], list[float]]:
     for eqn in equations(closed.jaxpr):
         words += [eqn.primitive.name, *("" for v in eqn.invars if isinstance(v, jaxapi.Literal))]
         for v in eqn.invars:
-            number(_number(v))
+            number(literal(v))
         for value in eqn.params.values():
             number(value)
         words.append(str(len(numbers)))
@@ -226,21 +226,14 @@ def _odd_lengths(said: dict[int, tuple[list[str], list[float]]], n: int) -> list
     return list(kinds.values())
 
 
-def _by_number(closed: ClosedJaxpr) -> bool:
+def _byliteral(closed: ClosedJaxpr) -> bool:
     return any(word in eqn.primitive.name for eqn in equations(closed.jaxpr) for word in BY_NUMBER)
 
 
 def _alike(one: ClosedJaxpr, other: ClosedJaxpr) -> bool:
     """Tell whether two programs are the same but for lengths, and look at none."""
-    said = [[(e.primitive.name, [_number(v) for v in e.invars]) for e in equations(closed.jaxpr)] for closed in (one, other)]
+    said = [[(e.primitive.name, [literal(v) for v in e.invars]) for e in equations(closed.jaxpr)] for closed in (one, other)]
     return said[0] == said[1] and all(name != "iota" for name, _ in said[0])
-
-
-def _number(atom: Any) -> float | None:
-    """Return the number that a literal is; None of anything else (a cotangent of an integer is no number)."""
-    if not isinstance(atom, jaxapi.Literal) or np.ndim(atom.val) or not jnp.issubdtype(np.asarray(atom.val).dtype, np.number):
-        return None
-    return float(np.real(atom.val))
 
 
 def _held(closed: ClosedJaxpr) -> int:

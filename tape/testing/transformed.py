@@ -15,7 +15,7 @@ from tape.rules.inventory import coverage
 from tape.testing.evidence import Evidence
 from tape.testing.executables import Program
 from tape.testing.findings import Finding, Item, LeftOut, Note, fail
-from tape.testing.precise import Precise, equations
+from tape.testing.precise import Precise, equations, literal
 from tape.testing.probes import NUDGE
 
 SIZE = 3  # of a batch
@@ -162,21 +162,38 @@ def _agree(g: np.ndarray, a: np.ndarray, r: np.ndarray) -> bool:
     return bool(np.all(near[0] | near[1] | ~np.isfinite(a) | ~np.isfinite(r)))
 
 
+def _sees_batches(evidence: Evidence) -> bool:
+    """Tell whether the derivative is another program when it is called with a batch than what a batch makes of its program."""
+    n = len(evidence.traced)
+    own = [jax.ShapeDtypeStruct((SIZE, *a.shape), a.dtype) for a in (*evidence.traced, *evidence.shapes)]
+    program = jaxapi.jaxpr_as_fun(evidence.rule.closed)
+    said = []
+    for derivative in (lambda *a: tuple(itertools.chain(*evidence.subject.pull(a[:n], a[n:]))), lambda *a: tuple(program(*a))):
+        try:
+            closed = jaxapi.trace(jax.vmap(derivative), *own)[0]
+        except Exception:  # noqa: BLE001 - not everything can be batched
+            return False
+        said.append([(eqn.primitive.name, *map(literal, eqn.invars)) for eqn in equations(closed.jaxpr)])
+    return said[0] != said[1]
+
+
 def _batchings(evidence: Evidence) -> list[_Batching]:
     """What to batch: nothing where all batching rules are JAX's, for those are not under test."""
     n, m = len(evidence.traced), len(evidence.shapes)
+    theirs = False
     if not evidence.untraced:
         known = {p.name for p in vars(jaxapi.primitives).values() if isinstance(p, jaxapi.Primitive)}
         known |= {name for name, whose in coverage().items() if whose == "own"}
         names = {eqn.primitive.name for closed in (evidence.rule.closed, evidence.value.closed) for eqn in equations(closed.jaxpr)}
-        if all(name in known - {"custom_vmap_call"} and "callback" not in name for name in names):
+        theirs = all(name in known - {"custom_vmap_call"} and "callback" not in name for name in names)
+        if theirs and (evidence.large or not _sees_batches(evidence)):
             return []
 
     def single(label: str, chosen: Sequence[bool], size: int = SIZE) -> _Batching:
         return _Batching(label, tuple((0,) if over else () for over in chosen), (size,))
 
     batchings = [single("all arguments and cotangents", [True] * (n + m))]
-    if evidence.large:
+    if evidence.large or theirs:
         return batchings
     batchings += [
         single("a batch of one", [True] * (n + m), 1),

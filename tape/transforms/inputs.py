@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -249,7 +250,11 @@ def as_array(name: str, value: object) -> jax.Array:
     except OverflowError as e:
         raise refused(name, value, e) from e
     except (TypeError, ValueError) as e:
-        msg = f"{name}: {type(value).__name__} is not an array or a number; pass it by an argument that is not differentiated"
+        kind = type(value).__name__
+        repair = "pass it by an argument that is not differentiated"
+        if dataclasses.is_dataclass(value):
+            repair = f"have JAX look into it: jax.tree_util.register_dataclass({kind})"
+        msg = f"{name}: {kind} is not an array or a number; {repair}"
         raise TapeTypeError(msg) from e
 
 

@@ -82,6 +82,7 @@ class Variable(Placed):
 
     __array_priority__ = 1000
 
+    @taking("Variable")
     def __init__(self, value: object, *, requires_grad: bool | None = None, name: str | None = None) -> None:
         array = _to_array(value, "Variable")
         able = differentiable(array)
@@ -369,6 +370,7 @@ def _check_name(name: object) -> None:
         raise TapeTypeError(msg)
 
 
+@taking("constant")
 def constant(value: object, *, name: str | None = None) -> Variable:
     """Return a Variable that does not require grad.
 

@@ -13,7 +13,7 @@ import numpy as np
 
 import tape
 from tests.contracts import reference
-from tests.contracts.forms import DERIVED, StopError
+from tests.contracts.forms import DERIVED, IN_MODES, StopError
 from tests.contracts.reference import RefusalError, VagueError
 
 doubled = jax.jit(lambda a: a * 2.0)  # into which a Variable comes as one, and out of which as a constant
@@ -36,11 +36,22 @@ class Events:
         finally:
             self.model.uncounted = old
 
+    def region(self, mode, count):
+        """Have the events that follow run in a mode: in one context."""
+        self.leave()
+        self.within, self.left = mode, count + 1
+        self.regions.enter_context(IN_MODES[mode]())
+
+    def leave(self):
+        self.regions.close()
+        self.within, self.left = "", 0
+        self.model.enter()
+
     def derived(self, how, i, j):
         """A derivative by a transform: cos(a) * b."""
         a, b = self.pick(i), self.pick(j)
-        if a.ours.shape != b.ours.shape or self.model.negated:
-            return  # op hooks see the transform's sweep
+        if a.ours.shape != b.ours.shape or self.model.negated or b.theirs.value.unrecorded:
+            return  # op hooks see the transform's sweep, which refuses what it would have to take for a constant
         with self.uncounted(flag=True):
             expected = self.model.mul(self.model.cos(a.theirs.value), b.theirs.value)
         self.push(DERIVED[how](a.ours, b.ours), reference.Variable(expected))
@@ -58,6 +69,29 @@ class Events:
                 number = model.add(old, number) if how == "add" else model.mul(old, number)
             expected = model.put(m, number)
         self.push(getattr(a.ours.at[0], how)(b.ours if b.ours.shape == () else b.ours[0]), reference.Variable(expected))
+
+    def put(self, i, j):
+        a, b = self.pick(i), self.pick(j)
+        if a.ours.shape != (3,) or b.ours.shape not in ((3,), ()) or a in self.leaves or (a.theirs.is_leaf and a.theirs.requires_grad):
+            return
+        node = a.theirs.value.node
+        source = b.ours if b.ours.shape == () else b.ours[0]
+        a.ours[0] = source
+        new = self.model.put(a.theirs.value, self.model.first(b.theirs.value))
+        if node is not None:
+            for held in node.holders.values():
+                if a.theirs in held:
+                    held.remove(a.theirs)
+        a.theirs.value, a.theirs.grad, a.theirs.assigned, a.theirs.node = new, None, False, None
+        if any(item is not a and item.ours is a.ours for item in self.pool):
+            raise VagueError  # two items of one handle
+
+    def copy(self, i):
+        v = self.pick(i)
+        theirs = reference.Variable(v.theirs.value)
+        if v.theirs.is_leaf and v.theirs.requires_grad:
+            theirs.become_leaf(v.theirs.value.array)
+        self.push(copy.copy(v.ours), theirs)
 
     def hook(self, i, factor, how="", j=0):
         """Have a hook replace a gradient, by a product with a number or with a Variable; or only look at it."""

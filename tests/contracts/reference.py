@@ -118,6 +118,15 @@ class Tape:
         self.negated = False  # whether an op hook changes the sign of what goes back through each entry
         self.uncounted = False  # whether what is recorded is another number of entries of the tape
 
+    def enter(self, *modes):
+        """Be in some modes, one within the other."""
+        self.mode, self.negated = RECORD, modes.count("negated") % 2 == 1
+        for mode in modes:
+            if mode in ("no_grad", "disabled"):
+                self.mode = CONSTANT
+            elif mode == "enabled again":
+                self.mode = RECORD
+
     def record(self, results, inputs, vjp):
         """Make the values of an entry."""
         able = any(v.node is not None for v in inputs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import contextlib
 
 import numpy as np
 
@@ -33,6 +33,8 @@ class Run(Events):
 
     def __init__(self, script, variant, kept=None):
         self.model = reference.Tape()
+        self.within, self.left = "", 0  # the mode of so many events
+        self.regions = contextlib.ExitStack()
         self.handles = []
         self.gathered = []  # what hooks over two Variables saw, here and there
         self.variant = variant
@@ -94,13 +96,16 @@ class Run(Events):
     def do(self, event):
         """Do an event on both; what one refuses, the other must."""
         kind, mode, args = event
-        if mode in ("no_grad", "disabled"):
-            self.model.mode = reference.CONSTANT
-        self.model.negated = mode == "negated"
+        if kind == "region":
+            mode = ""
+        self.model.enter("" if mode == "thread" else self.within, mode)
         try:
             in_mode(mode, getattr(self, kind), *args)
         finally:
-            self.model.mode, self.model.negated = reference.RECORD, False
+            self.model.enter(self.within)
+        self.left -= 1
+        if self.left == 0:
+            self.leave()
 
     def both(self, ours, theirs):
         """Results of both, or None where both refuse."""
@@ -237,29 +242,6 @@ class Run(Events):
             v.ours.requires_grad_()
             v.theirs.become_leaf(v.theirs.value.array)
 
-    def put(self, i, j):
-        a, b = self.pick(i), self.pick(j)
-        if a.ours.shape != (3,) or b.ours.shape not in ((3,), ()) or a in self.leaves or (a.theirs.is_leaf and a.theirs.requires_grad):
-            return
-        node = a.theirs.value.node
-        source = b.ours if b.ours.shape == () else b.ours[0]
-        a.ours[0] = source
-        new = self.model.put(a.theirs.value, self.model.first(b.theirs.value))
-        if node is not None:
-            for held in node.holders.values():
-                if a.theirs in held:
-                    held.remove(a.theirs)
-        a.theirs.value, a.theirs.grad, a.theirs.assigned, a.theirs.node = new, None, False, None
-        if any(item is not a and item.ours is a.ours for item in self.pool):
-            raise VagueError  # two items of one handle
-
-    def copy(self, i):
-        v = self.pick(i)
-        theirs = reference.Variable(v.theirs.value)
-        if v.theirs.is_leaf and v.theirs.requires_grad:
-            theirs.become_leaf(v.theirs.value.array)
-        self.push(copy.copy(v.ours), theirs)
-
     def cut(self):
         segment = record.LOCAL.segment()
         if segment is not None:
@@ -348,6 +330,7 @@ class Run(Events):
 
     def finish(self, which):
         """Compare all that is left: which decides where to look first."""
+        self.leave()
         for k in which:
             self.look(k)
         for v in list(self.pool):
@@ -375,10 +358,12 @@ def play(script, times, start=0):
                 run.do(event)
             run.finish((variant % 3, 2))
         except VagueError:
+            run.leave()
             for handle in run.handles:
                 handle.remove()
             return False
         except Exception as error:
+            run.regions.close()
             error.add_note(f"in run {variant - start} of\n{script}")
             raise
         kept = run.leaves if script.lasting else None

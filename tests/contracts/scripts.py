@@ -83,6 +83,7 @@ WEIGHTS = {
     "deep": 0.5,
     "raw": 0.3,
     "stream": 0.8,
+    "region": 1,
     "zero": 1,
     "backward": 4,
     "gradients": 5,
@@ -122,6 +123,8 @@ def make_event(rng, kind=None):
         args = (n(), n(), *seeds(1), rng.choice(["hook", "hook", "op hook"]), rng.choice(["", "create"]))
     elif kind == "gather":
         args = (n(), n(), rng.choice(["all", "any"]))
+    elif kind == "region":
+        args = (rng.choice([m for m in MODES if m not in ("", "thread")]), rng.randint(1, 6))
     elif kind == "deep":
         args = (rng.choice(["deep", "pickle"]), n())
     elif kind == "stream":

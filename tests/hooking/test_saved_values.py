@@ -279,6 +279,35 @@ def test_contract_20_25_a_leaf_made_in_a_context_is_one_in_second_derivatives(ti
     assert x.grad is None
 
 
+@pytest.mark.parametrize("inside", [False, True])
+def test_contract_20_second_derivatives_by_a_result_that_is_held_and_cheap_to_compute_again(tier, log, inside):
+    """What a sweep computes again of it would lead to the leaf alone: zeros, or the terms of what was recorded elsewhere."""
+    x = tape.Variable(X)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(log.hooks())
+        z = x * 2.0
+        y = (z * z * z).sum()
+        if not inside:
+            stack.close()
+        slope = tape.gradients(y + (z * z).sum(), z, create_graph=True)
+        by_z, by_x = tape.gradients(slope.sum(), [z, x], retain_graph=True)
+    close(slope, 3 * (2 * X) ** 2 + 4 * X)
+    close(by_z, 12 * X + 2)
+    close(by_x, 2 * (12 * X + 2))
+    del z
+    close(tape.gradients(slope.sum(), x), 2 * (12 * X + 2))
+
+
+@pytest.mark.parametrize("context", [tape.save_on_host, lambda: tape.saved_value_hooks(lambda v: v, lambda v: v)])
+def test_contract_20_products_with_second_derivatives_in_a_context(context):
+    x, v = tape.Variable(X), np.ones_like(X)
+    with context():
+        product = tape.hvp(lambda x: (x * x * x).sum(), (x,), (v,))
+        pushed = tape.jvp(tape.grad(lambda x: (x * x * x).sum()), (x,), (v,))[1]
+    close(product, 6 * X)
+    close(pushed, 6 * X)
+
+
 def test_contract_14_retained_values_are_unpacked_again(tier, log):
     w, x = tape.Variable(W), tape.constant(X)
     with log.hooks():

@@ -241,6 +241,11 @@ WRONG = {
     "each seventh call": (now_and_then(7), (X,), "further call"),
     "under two vmaps": (batched(jnp.sin, jnp.cos, batched_slope(lambda x: 0.5 * jnp.cos(x))), (X,), "twice"),
     "clipped far up": (ruled(jnp.sin, lambda r, ct: (jnp.clip(ct, -1e8, 1e8) * jnp.cos(r[0]),)), (X,), "clipped"),
+    "a batch that the rule looks at": (
+        ruled(jnp.sin, lambda r, ct: (ct * jnp.cos(r[0]) * (1.5 if type(ct).__name__ == "BatchTracer" else 1),)),
+        (X,),
+        "wrong under vmap",
+    ),
     "under vmap": (batched(jnp.sin, jnp.cos, lambda x: 0.5 * jnp.cos(x)), (X,), "under vmap"),
     "traced": (
         ruled(lambda x: x * x, lambda r, ct: (ct * r[0] if isinstance(r[0], jax.core.Tracer) else 2 * ct * r[0],)),

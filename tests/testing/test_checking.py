@@ -502,6 +502,16 @@ BEHIND = {
     "a number": (branching(lambda x: x**2, lambda x: 2 * x, lambda x: jnp.abs(x) > 4, jnp.ones_like), X, "where |x| > 4"),
     "a sum": (branching(jnp.sin, jnp.cos, lambda x: jnp.sum(x * x) > 50, lambda x: -jnp.cos(x)), X, "sign flipped"),
     "a sign": (branching(jnp.sin, jnp.cos, lambda x: x < 0, lambda x: 0.5 * jnp.cos(x)), HALF, "2x too small where x < 0"),
+    "a cutoff of the function": (
+        ruled(lambda x: jnp.where(x < 2.5, x**-6.0, 0), lambda r, ct: (-6 * ct * r[0] ** -7.0,)),
+        HALF + 0.5,
+        "not zero, though the derivative is where x > 2.5",
+    ),
+    "a bound that nothing reaches": (
+        ruled(jnp.minimum, lambda r, ct: (jnp.where(r[0] <= r[1], ct, 0), jnp.zeros_like(r[1]))),
+        HALF,
+        "zero everywhere",
+    ),
     "a bound of a table": (
         branching(lambda x: jnp.log1p(jnp.exp(x)), jax.nn.sigmoid, lambda x: x > 20, jnp.zeros_like),
         X,
@@ -513,11 +523,12 @@ BEHIND = {
 @pytest.mark.parametrize("name", BEHIND)
 def test_what_is_wrong_behind_a_condition_of_the_rule_beyond_the_arguments_is_found(name):
     fun, x, words = BEHIND[name]
+    args = (x, np.float32(4)) if name == "a bound that nothing reaches" else (x,)
     with pytest.raises(GradientMismatch) as caught:
-        check_gradients(fun, x, order=1)
+        check_gradients(fun, *args, order=1)
     assert words in " ".join(str(caught.value.report).split())
-    bound = float(np.abs(x).max())
-    assert check_gradients(fun, x, order=1, domain=(0.1 if name == "a sign" else -bound, bound)).verdict == "pass"
+    told = [(float(x.min()), float(x.max())), (3.9, 4.1)][: len(args)]
+    assert check_gradients(fun, *args, order=1, domain=told).verdict == "pass"
 
 
 GUARDS = {

@@ -222,6 +222,15 @@ def test_what_nobody_has_is_an_ordinary_error(name):
     assert str(caught.value).endswith(f"has no attribute '{name}'")  # without advice
 
 
+@pytest.mark.parametrize("where", ["numpy", "nn", "numpy.linalg", "lax", "scipy.special", "random"])
+def test_every_name_of_jax_is_there_or_an_attribute_error(where):
+    v = tape.Variable(1.0)
+    for name in dir(importlib.import_module(f"jax.{where}")):
+        if not hasattr(v, name):  # nothing else is raised
+            with pytest.raises(tape.errors.TapeAttributeError, match=f"no attribute '{name}'"):
+                getattr(v, name)
+
+
 def test_copies_and_pickles_ask_for_nothing():
     v = tape.Variable(1.0)
     for made in (copy.copy(v), copy.deepcopy(v), pickle.loads(pickle.dumps(v))):  # noqa: S301 - its own pickle

@@ -11,6 +11,7 @@ import pytest
 import interop
 import tape
 import tape.extend
+from tape.callables.reach import Reach
 
 nnx = pytest.importorskip("flax.nnx")
 linen = pytest.importorskip("flax.linen")
@@ -221,3 +222,15 @@ def test_a_batch_of_an_equinox_module_is_traced_once():
         return ((jax.vmap(lambda x, s: module(x, scale=s), (1, 0), 1)(x, scale) + jax.vmap(module.twice, 1)(x).T) ** 2).sum()
 
     _near(ours.linear.weight.grad, eqx.filter_grad(loss)(native.linear).weight)
+
+
+def test_a_step_looks_for_its_state_in_a_module_and_not_in_what_the_bridge_calls():
+    module = interop.nnx.Module(nnx.Linear(2, 2, rngs=nnx.Rngs(0)))
+
+    def step(x):
+        return module(x).sum()
+
+    step(np.ones((1, 2), "float32"))
+    reached = Reach([step])
+    assert {id(p) for p in jax.tree.leaves(module.parameters(), is_leaf=tape.extend.is_variable)} <= reached.variables.keys()
+    assert not any(h.place.at is nnx.split.__globals__ for h in reached.holders)
