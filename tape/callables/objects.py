@@ -8,6 +8,7 @@ import dis
 import functools
 import operator
 import re
+import sys
 import types
 import weakref
 from collections import deque
@@ -77,7 +78,17 @@ def all_names(code: types.CodeType) -> tuple[str, ...]:
     What nobody can write, an import hook has put there: pytest's assertions lead to all of pytest, some seconds of looking.
     """
     inner = [all_names(c) for c in code.co_consts if isinstance(c, types.CodeType)]
-    return tuple(sorted({*filter(str.isidentifier, code.co_names), *[name for names in inner for name in names]}))
+    named = [c for c in code.co_consts if isinstance(c, str)] if "globals" in code.co_names else []
+    return tuple(sorted({*filter(str.isidentifier, (*code.co_names, *named)), *[name for names in inner for name in names]}))
+
+
+@functools.lru_cache(maxsize=4096)
+def _imported(code: types.CodeType) -> tuple[str, ...]:
+    """Return the names of the modules that a code object imports, and the code inside it."""
+    inner = [name for c in code.co_consts if isinstance(c, types.CodeType) for name in _imported(c)]
+    if dis.opmap["IMPORT_NAME"] not in code.co_code[::2]:
+        return tuple(inner)
+    return (*inner, *[step.argval for step in dis.get_instructions(code) if step.opname == "IMPORT_NAME"])
 
 
 # -- what is held -----------------------------------------------------------------------------------------------------
@@ -239,7 +250,8 @@ def writables(value: Any) -> Iterator[Writable]:
         if not is_of_a_library(value, bridges=True):  # what it closes over may still be the user's
             names = all_names(value.__code__)
             yield Writable(value.__globals__, "{}", names)
-            for module in _modules(value.__globals__, names):
+            imported = {name: sys.modules.get(name) for name in _imported(value.__code__)}
+            for module in _modules({**imported, **value.__globals__} if imported else value.__globals__, (*names, *imported)):
                 yield Writable(vars(module), f"{module.__name__}.{{}}", names)
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
             yield Writable(cell, name)

@@ -17,10 +17,13 @@ import numpy as np
 
 from tape.callables.objects import MISSING, Writable, parts, writables
 from tape.callables.reach import Edge, Reach, Stored
+from tape.graph.segment import Handle
 from tape.jitting.places import KeptArray, arrays_at, has_arrays
 
+_FEW = 64
 _SMALL = 256  # up to here, equal numbers are one object
 _LISTING = frozenset({"__dict__", "vars", "dir", "getmembers", "fields", "asdict"})  # by which code gets at all attributes of an object
+_COMPUTING = _LISTING | {"getattr", "attrgetter"}  # by which it does at those whose names it computes
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 
 
@@ -39,7 +42,7 @@ def surroundings(
     found: dict[Hashable, Edge] = {}
     for holder in reached.holders:
         at, before = holder.place.at, holder.before
-        by_name = holder.place.spelled == ".{}"
+        by_name, computed = holder.place.spelled == ".{}", len(before) <= _FEW and not names.isdisjoint(_COMPUTING)
         is_container = _is_container(holder)
         listed = is_container or (by_name and isinstance(at, dict) and not names.isdisjoint(_LISTING))
         if listed and len(at) == len(before) and (id(at) in ours or not before):
@@ -49,7 +52,9 @@ def surroundings(
                 continue
             by_name = id(at) not in ours
         inner = id(at) not in ours and _is_container(holder) and str(holder.path[-1]).startswith("[")
-        nothing = dict(_of_nothing(holder, () if inner else names if by_name else None, known, unread))
+        nothing = dict(_of_nothing(holder, () if inner else names if by_name and (is_container or not computed) else None, known, unread))
+        if id(at) in ours and len(before) <= _FEW:
+            found.update(((holder.key, key, "numbers"), edge) for key, edge in _of_numbers(holder))
         found.update(((holder.key, key), edge) for key, edge in nothing.items())
         arrays = [key for key, edge in nothing.items() if isinstance(edge.content, (jax.Array, tuple))]
         for key in arrays:
@@ -93,13 +98,33 @@ def _of_nothing(
                 yield key, Edge(_is_array_at, place, (key, now.shape, now.dtype), (), -1, True)
 
 
+def _of_numbers(holder: Stored) -> Iterator[tuple[object, Edge]]:
+    """Yield the keys of tuples with Variables and numbers, by which these may be sorted, with what tells whether they are the same."""
+    for key, content in holder.before.items():
+        if isinstance(content, tuple) and any(isinstance(x, Handle) for x in content) and (numbers := _numbers_in(content)):
+            yield key, Edge(_has_numbers, holder.place, (key, numbers), (), -1, True)
+
+
+def _numbers_in(content: tuple[object, ...]) -> tuple[object, ...]:
+    return tuple([x for x in content if type(x) in _NUMBERS])
+
+
+def _has_numbers(place: Writable, told: tuple[object, tuple[object, ...]]) -> bool:
+    content = place.at_key(told[0])
+    return isinstance(content, tuple) and _numbers_in(content) == told[1]
+
+
+_NUMBERS = frozenset({bool, int, float, complex, str})
+
+
 def _of_no_attribute(value: object, names: Collection[str]) -> Iterator[tuple[object, Edge]]:
     """Yield the attributes of these ``names`` in slots and in classes that are None."""
     for _, content, read, name in parts(value):
-        if read is not None and content is None and name in names:
+        nothing = content is None or content is MISSING
+        if read is not None and nothing and (name is MISSING or name in names):  # the former is asked of a context variable
             with contextlib.suppress(AttributeError):  # a slot that is empty
-                if read(value, name) is None:
-                    yield name, Edge(read, value, name, (), -1, None)
+                if read(value, name) is content:
+                    yield name, Edge(read, value, name, (), -1, content)
 
 
 def _is_empty_at(place: Writable, key: object) -> bool:

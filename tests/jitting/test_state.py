@@ -1,9 +1,13 @@
 """What a step does to the Python around it, it does at each call as the bare function would: a script runs with both, and tells the same."""
 
 import collections
+import contextvars
 import copy
 import dataclasses
 import functools
+import heapq
+import operator
+import sys
 import types
 
 import jax
@@ -519,5 +523,68 @@ def test_a_model_that_a_step_makes_where_there_was_none_is_its_state(model):
         for i in range(calls):
             yield train(tape.constant(2.0)), evaluate(tape.constant(1.0)), model(o).w.item()
             model(o).w.value = model(o).w.value + i
+
+    _same_for(lambda *args: list(script(*args)), traces=2)
+
+
+def _sorts(o, x):
+    o.pairs.sort(key=operator.itemgetter(0))
+    return o.pairs[0][1] * x
+
+
+def _takes_the_least(o, x):
+    priority, number, w = heapq.heappop(o.pairs)
+    heapq.heappush(o.pairs, (priority + 3, number, w))
+    return w * x
+
+
+@pytest.mark.parametrize("function", [_sorts, _takes_the_least])
+def test_numbers_by_which_variables_are_sorted_are_those_that_are_there(function):
+    def script(wrap, calls):
+        o = types.SimpleNamespace(pairs=[(1, 1, tape.Variable(1.0)), (3, 0, tape.Variable(3.0)), (2, 2, tape.Variable(2.0))])
+        heapq.heapify(o.pairs)
+        if function is _sorts:
+            o.pairs = [(n, w) for n, _, w in o.pairs]
+        step = wrap(lambda x: function(o, x))
+        for i in range(calls):
+            yield step(tape.constant(2.0)), [number for number, *_ in o.pairs]
+            if function is _sorts:
+                o.pairs.reverse()
+                if i == 2:
+                    o.pairs[0] = (0, tape.Variable(10.0))
+
+    _same_for(lambda *args: list(script(*args)))
+
+
+MODULE = types.ModuleType("weights_of_a_module")
+CONTEXT = contextvars.ContextVar("weight")
+
+
+def _of_a_module(o):
+    import weights_of_a_module
+
+    return weights_of_a_module.weight
+
+
+WAYS = {
+    "module": (_of_a_module, lambda o, v: setattr(MODULE, "weight", v)),
+    "name of globals": (lambda o: globals()["_WEIGHT"], lambda o, v: globals().update(_WEIGHT=v)),
+    "context variable": (lambda o: CONTEXT.get(), lambda o, v: CONTEXT.set(v)),
+    "computed name": (lambda o: getattr(o, f"{o.which}_weight"), lambda o, v: setattr(o, "first_weight", v)),
+}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_variable_is_seen_where_none_stood(name, monkeypatch):
+    monkeypatch.setitem(sys.modules, MODULE.__name__, MODULE)
+    get, put = WAYS[name]
+
+    def script(wrap, calls):
+        o = types.SimpleNamespace(which="first")
+        put(o, None)
+        step = wrap(lambda x: x if (w := get(o)) is None else w * x)
+        for i in range(calls):
+            yield step(tape.constant(2.0))
+            put(o, tape.Variable(i + 1.0) if i < 3 else None)
 
     _same_for(lambda *args: list(script(*args)), traces=2)
