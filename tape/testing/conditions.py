@@ -134,8 +134,9 @@ def _crossed(differences: Differences, i: int, start: Arrays, k: int, bounds: In
         return d.reshape(x.shape if d.size == x.size else (1,) * x.ndim) if d.size in (1, x.size) else np.zeros(0)
 
     d = first = at(x)
-    if not d.size:
-        return
+    others = [y if j == k else y + BESIDE * scale_of(y) for j, y in enumerate(start)]
+    if not d.size or not np.array_equal(differences(others)[i], differences(start)[i]):
+        return  # the order of two arguments may be a promise
     y = x
     with np.errstate(all="ignore"):
         for _ in range(FURTHER):

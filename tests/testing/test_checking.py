@@ -507,11 +507,6 @@ BEHIND = {
         HALF + 0.5,
         "not zero, though the derivative is where x > 2.5",
     ),
-    "a bound that nothing reaches": (
-        ruled(jnp.minimum, lambda r, ct: (jnp.where(r[0] <= r[1], ct, 0), jnp.zeros_like(r[1]))),
-        HALF,
-        "zero everywhere",
-    ),
     "a bound of a table": (
         branching(lambda x: jnp.log1p(jnp.exp(x)), jax.nn.sigmoid, lambda x: x > 20, jnp.zeros_like),
         X,
@@ -523,12 +518,10 @@ BEHIND = {
 @pytest.mark.parametrize("name", BEHIND)
 def test_what_is_wrong_behind_a_condition_of_the_rule_beyond_the_arguments_is_found(name):
     fun, x, words = BEHIND[name]
-    args = (x, np.float32(4)) if name == "a bound that nothing reaches" else (x,)
     with pytest.raises(GradientMismatch) as caught:
-        check_gradients(fun, *args, order=1)
+        check_gradients(fun, x, order=1)
     assert words in " ".join(str(caught.value.report).split())
-    told = [(float(x.min()), float(x.max())), (3.9, 4.1)][: len(args)]
-    assert check_gradients(fun, *args, order=1, domain=told).verdict == "pass"
+    assert check_gradients(fun, x, order=1, domain=(float(x.min()), float(x.max()))).verdict == "pass"
 
 
 GUARDS = {
