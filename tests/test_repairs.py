@@ -1583,6 +1583,7 @@ LISTED = {
     "interop/optax.py:pickle: ": "needs an environment without the package: tests/interop/test_optax.py pickles both ways",
     "tape/ops/pullback.py:{}: a jax.custom_jvp function": "in JAX's own code: tests/mirrored",
     "tape/ops/references.py:": "needs a primitive that JAX itself rarely lets take such an array: tests/ops/test_references.py",
+    "tape/jitting/numbers.py:": "a warning: tests/jitting/test_state.py",
     "tape/programs/growth.py:": "warnings: tests/programs/test_growth.py",
     "tape/variables/cuts.py:grad: a sweep": "a warning: tests/variables/test_gradients.py",
     "interop/encoding.py:": "needs a damaged file, or several processes: tests/interop/test_saving.py",

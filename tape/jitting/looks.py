@@ -13,6 +13,7 @@ from tape.callables.reach import Reach
 from tape.errors import ConcretizationError
 from tape.graph.segment import Handle
 from tape.jitting import identities
+from tape.jitting.numbers import leave_behind
 from tape.jitting.places import KeptArray, arrays_in, is_fixed, names_of
 from tape.jitting.surroundings import surroundings
 from tape.jitting.tracing import TracedStep, trace_step
@@ -63,9 +64,7 @@ def settled(trace: Callable[[Reach], TracedStep], fun: object, reached: Reach) -
     """Trace a step until it makes no more leaves that stay, such as a model where there was none: these are state like any other then."""
     for _ in range(_ATTEMPTS):
         step = trace(reached)
-        for place, contents in step.outcome.plain:
-            place.fill(contents)
-        step.outcome.plain.clear()
+        leave_behind(step, reached)
         if not step.stayed:
             break
         reached = Reach([fun])

@@ -588,3 +588,69 @@ def test_a_variable_is_seen_where_none_stood(name, monkeypatch):
             put(o, tape.Variable(i + 1.0) if i < 3 else None)
 
     _same_for(lambda *args: list(script(*args)), traces=2)
+
+
+class HandMadeAdam:
+    def __init__(self, w):
+        self.w, self.m, self.t = w, tape.constant(jnp.zeros(())), 0
+
+    def step(self, g):
+        self.t += 1
+        self.m.value = 0.9 * self.m + 0.1 * g
+        self.w.value = self.w - 0.1 * self.m / (1 - 0.9**self.t)
+
+
+def test_a_number_of_python_that_a_step_counts_on_is_warned_of():
+    """It would go on with the bias correction of its first call."""
+    optimizer, calls = HandMadeAdam(tape.Variable(jnp.ones(()))), types.SimpleNamespace(count=0)
+
+    @tape.jit
+    def step(x):
+        calls.count += 1  # by itself, to see how often it is traced
+        loss = (optimizer.w * x) ** 2
+        with tape.no_grad():
+            optimizer.step(tape.gradients(loss, optimizer.w))
+        return loss
+
+    with pytest.warns(tape.errors.TapeWarning, match=r"step changes optimizer\.t from 0 to 1, a number of Python") as caught:
+        losses = [step(tape.constant(jnp.ones(()))) for _ in range(3)]
+    assert (len(caught), calls.count, optimizer.t, len(losses)) == (1, 1, 1, 3)
+
+
+class AdamThatCounts(HandMadeAdam):
+    def step(self, g):
+        self.t.value = self.t + 1
+        self.m.value = 0.9 * self.m + 0.1 * g
+        self.w.value = self.w - 0.1 * self.m / (1 - 0.9**self.t)
+
+
+def test_a_constant_counts_at_each_call():
+    def outcomes(wrap):
+        optimizer = AdamThatCounts(tape.Variable(jnp.ones(())))
+        optimizer.t = tape.constant(0)
+
+        def step(x):
+            with tape.no_grad():
+                optimizer.step(2 * optimizer.w * x)
+
+        step = wrap(step)
+        for _ in range(4):
+            step(tape.constant(jnp.ones(())))
+            yield optimizer.t.item(), round(optimizer.w.item(), 5)
+
+    assert list(outcomes(tape.jit)) == list(outcomes(lambda step: step))
+
+
+def test_a_step_that_is_traced_again_for_what_it_made_counts_once():
+    made = types.SimpleNamespace(model=None, count=0)
+
+    @tape.jit
+    def step(x):
+        made.count += 1
+        if made.model is None:
+            made.model = types.SimpleNamespace(w=tape.Variable(2.0))
+        return made.model.w * x
+
+    for _ in range(2):
+        assert step(tape.constant(3.0)).item() == 6.0
+    assert made.count == 1
