@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import operator
-import sys
 import types
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from tape.bounded import Bounded
+from tape.callables.installed import is_installed
 from tape.callables.objects import of_a_library
 from tape.graph.lines import is_foreign
 
@@ -32,14 +30,14 @@ _METHODS: Bounded[type, tuple[list[Any], Sequence[tuple[str, bool, types.Functio
 
 
 def _methods(kind: type) -> Sequence[tuple[str, bool, types.FunctionType]]:
-    foreign = any(of_a_library(base.__module__) or _is_installed(base) for base in kind.__mro__ if base.__module__ not in _BARE)
+    foreign = any(of_a_library(base.__module__) or is_installed(base) for base in kind.__mro__ if base.__module__ not in _BARE)
     found = []
     for base in () if of_a_library(kind.__module__) else kind.__mro__:
         for name, held in vars(base).items():
             for x in (held, *[getattr(held, part, None) for part in ("fget", "fset", "func")]):
                 function = getattr(x, "__func__", x)
                 inner = inspect.unwrap(function) if isinstance(function, types.FunctionType) else getattr(function, "__wrapped__", None)
-                if not isinstance(inner, types.FunctionType) or _is_installed(inner) or not is_foreign(inner.__code__.co_filename):
+                if not isinstance(inner, types.FunctionType) or is_installed(inner) or not is_foreign(inner.__code__.co_filename):
                     continue
                 special = name.startswith("__")
                 if not (special and inner.__code__.co_filename == "<string>"):  # which a dataclass has written
@@ -48,18 +46,3 @@ def _methods(kind: type) -> Sequence[tuple[str, bool, types.FunctionType]]:
 
 
 _BARE = frozenset({"builtins", "abc", "typing", "enum", "collections"})  # classes of which call special methods at most
-
-
-def _is_installed(x: Any) -> bool:
-    """Tell whether a class or function belongs to Python or an installed package, which knows nothing of a user's state."""
-    name = str((x.__globals__.get("__name__") if isinstance(x, types.FunctionType) else None) or x.__module__)
-    package = name.partition(".")[0]
-    return package in sys.stdlib_module_names - {"__main__"} or _has_come(package)
-
-
-@functools.lru_cache(maxsize=4096)
-def _has_come(package: str) -> bool:
-    """Tell whether a package is in a folder of those that were installed: each has left a note there of what it is."""
-    module = sys.modules.get(package)
-    places = [*getattr(module, "__path__", ()), getattr(module, "__file__", None)]
-    return places[0] is not None and any(Path(places[0]).parent.glob("*.dist-info"))

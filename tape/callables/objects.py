@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import jax
 
 from tape.bounded import Bounded
+from tape.callables.installed import is_installed
 from tape.graph.segment import Handle
 
 MISSING = type("Missing", (), {"__repr__": lambda _: "nothing"})()  # what an empty place holds
@@ -250,7 +251,8 @@ def writables(value: Any) -> Iterator[Writable]:
         if not is_of_a_library(value, bridges=True):  # what it closes over may still be the user's
             names = all_names(value.__code__)
             yield Writable(value.__globals__, "{}", names)
-            imported = {name: sys.modules.get(name) for name in _imported(value.__code__)}
+            inside = _imported(value.__code__)
+            imported = {name: sys.modules.get(name) for name in inside} if inside and not is_installed(value) else {}
             for module in _modules({**imported, **value.__globals__} if imported else value.__globals__, (*names, *imported)):
                 yield Writable(vars(module), f"{module.__name__}.{{}}", names)
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
