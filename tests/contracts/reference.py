@@ -311,14 +311,17 @@ class Tape:
             seeds.append(seed)
         return seeds, consumed
 
-    def backward(self, roots, given, *, inputs=None, ignore=(), retain_graph=None, create_graph=False):
-        seeds, consumed = self.seeds(roots, given)
+    def targets(self, inputs):
         for v in inputs or ():
             if v.value.unrecorded:
                 raise RefusalError("UnrecordedGradientError")
             if not v.requires_grad:
                 raise RefusalError("UnconnectedError")
-        targets = None if inputs is None else {v.value.key for v in inputs}
+        return None if inputs is None else {v.value.key for v in inputs}
+
+    def backward(self, roots, given, *, inputs=None, ignore=(), retain_graph=None, create_graph=False):
+        seeds, consumed = self.seeds(roots, given)
+        targets = self.targets(inputs)
         ignored = {v.value.key if v.requires_grad else (v.node, 0) for v in ignore}
         found, swept = self.sweep([r.value for r in roots], seeds, targets, ignored, create_graph=create_graph)
         receivers = [] if inputs is None else list(dict.fromkeys(inputs))
@@ -364,12 +367,7 @@ class Tape:
     def stream(self, roots, given, inputs=None, released=True):
         """Leaves (or inputs) with their gradients, in any order."""
         seeds, _ = self.seeds(roots, given)
-        for v in inputs or ():
-            if v.value.unrecorded:
-                raise RefusalError("UnrecordedGradientError")
-            if not v.requires_grad:
-                raise RefusalError("UnconnectedError")
-        targets = None if inputs is None else {v.value.key for v in inputs}
+        targets = self.targets(inputs)
         found, swept = self.sweep([r.value for r in roots], seeds, targets, (), create_graph=False)
         if inputs is None:
             held = [(v, g) for (node, i), g in found.items() if node.vjp is None for v in node.holders.get(i, ())]
