@@ -11,6 +11,7 @@ import operator
 import types
 from collections import deque
 from collections.abc import Collection, Hashable, Iterator, Sequence
+from enum import Enum
 
 import jax
 import numpy as np
@@ -52,7 +53,12 @@ def surroundings(
                 continue
             by_name = id(at) not in ours
         inner = id(at) not in ours and _is_container(holder) and str(holder.path[-1]).startswith("[")
-        nothing = dict(_of_nothing(holder, () if inner else names if by_name and (is_container or not computed) else None, known, unread))
+        wanted = () if inner else names if by_name and (is_container or not computed) else None
+        nothing = dict(_of_nothing(holder, wanted, known, unread))
+        if flags := {k: x for k, x in before.items() if isinstance(x, (bool, Enum)) and (wanted is None or k in wanted)}:
+            found.update(((holder.key, k, "flag"), Edge(holder.place.get, at, k, (), -1, x)) for k, x in flags.items())
+            into = [e for e in reached.into(holder.node) if e.get is not None and (id(e.holder), e.key) not in watched]
+            found.update(((holder.key, e.path, "flags"), Edge(_holds_flags, e, (*flags.items(),), (), -1, True)) for e in into)
         if id(at) in ours and len(before) <= _FEW:
             found.update(((holder.key, key, "numbers"), edge) for key, edge in _of_numbers(holder))
         found.update(((holder.key, key), edge) for key, edge in nothing.items())
@@ -96,6 +102,15 @@ def _of_nothing(
                 yield key, Edge(place.get, place.at, key, (), -1, now)
             elif isinstance(now, jax.Array):
                 yield key, Edge(_is_array_at, place, (key, now.shape, now.dtype), (), -1, True)
+
+
+def _holds_flags(edge: Edge, flags: Sequence[tuple[object, object]]) -> bool:
+    """Tell whether an object is there that has flags which are looked at, or another one of its kind with the same."""
+    content = edge.get(edge.holder, edge.key)  # type: ignore[misc]
+    if content is edge.content or type(content) is not type(edge.content) or isinstance(content, types.FunctionType):
+        return content is edge.content
+    places = [*writables(content)]
+    return all(any(place.at_key(key) is flag for place in places) for key, flag in flags)
 
 
 def _of_numbers(holder: Stored) -> Iterator[tuple[object, Edge]]:

@@ -1,6 +1,7 @@
 """Steps of ``tape.jit`` meet Variables in containers and attributes that had none when they were traced."""
 
 import collections
+import enum
 import gc
 import sys
 import types
@@ -197,6 +198,57 @@ def test_a_step_takes_the_arrays_of_each_call_and_lets_go_of_those_before():
     assert step(x, train=False).item() == expected
     state.w = jnp.ones(3, "int32")
     assert step(x, train=False).item() == 6.0
+
+
+class Mode(enum.Enum):
+    TRAIN, TEST = range(2)
+
+
+FLAGS = {
+    "an attribute": (lambda o: o.flag, lambda o, x: setattr(o, "flag", x)),
+    "an attribute of a layer": (lambda o: o.layers[1].flag, lambda o, x: setattr(o.layers[1], "flag", x)),
+    "an item": (lambda o: o.options["flag"], lambda o, x: o.options.update(flag=x)),
+    "other options": (lambda o: o.options["flag"], lambda o, x: setattr(o, "options", {"flag": x})),
+    "a mode": (lambda o: o.mode is Mode.TRAIN, lambda o, x: setattr(o, "mode", Mode.TRAIN if x else Mode.TEST)),
+    "a name that is computed": (lambda o: getattr(o, f"{'flag':s}"), lambda o, x: setattr(o, "flag", x)),
+}
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_a_flag_is_another_one_between_calls(name):
+    read, write = FLAGS[name]
+
+    def outcomes(wrap):
+        o = types.SimpleNamespace(
+            flag=True, layers=[Layer(1.0), types.SimpleNamespace(flag=True)], options={"flag": True, "rate": 0.5}, mode=Mode.TRAIN
+        )
+        step = wrap(lambda x: o.layers[0](x) * (2 if read(o) else 3))
+        for flag in (True, False, False, True, False):
+            write(o, flag)
+            yield step(tape.constant(2.0)).item()
+        if wrap is tape.jit:
+            assert step.cache_info().traces == 2
+
+    assert list(outcomes(tape.jit)) == list(outcomes(lambda step: step))
+
+
+def test_what_is_initialized_at_the_first_call_is_so_once():
+    class Norm:
+        def __init__(self):
+            self.scale, self.initialized = tape.Variable(jnp.ones(())), False
+
+        def __call__(self, x):
+            if not self.initialized:
+                self.scale.value = 1 / x
+                self.initialized = True
+            return x * self.scale
+
+    def outcomes(wrap):
+        norm = Norm()
+        step = wrap(lambda x: norm(x))
+        return [step(tape.constant(jnp.float32(x))).item() for x in (2.0, 4.0, 8.0, 8.0)]
+
+    assert outcomes(tape.jit) == outcomes(lambda step: step) == [1.0, 2.0, 4.0, 4.0]
 
 
 class Module:
