@@ -125,7 +125,7 @@ class _Run:
                 reads.check(self._name, inputs, outputs if any(needs) else [v for v in outputs if v.requires_grad])
             except LostGradientError as e:
                 msg = (
-                    f"to_torch: {self._name} reads a Variable that requires grad and is no tensor among its arguments, so its gradient "
+                    f"to_torch: {self._name} reads a Variable that requires grad and, as a tensor, is not an argument, so its gradient "
                     "would be lost; pass its value as a tensor, read variable.detach(), or call it under torch.no_grad()"
                 )
                 raise LostGradientError(msg) from e

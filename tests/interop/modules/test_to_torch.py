@@ -158,7 +158,7 @@ def test_what_cannot_be_is_said():
     with pytest.raises(TapeTypeError, match="expected a function, got int"):
         to_torch(3)
     w = tape.Variable(np.ones((2, 2)))
-    with pytest.raises(LostGradientError, match="no tensor among its arguments, so its gradient would be lost"):
+    with pytest.raises(LostGradientError, match="is not an argument, so its gradient would be lost"):
         to_torch(lambda x: x @ w)(_tensor(3, 2))
     to_torch(lambda x: x @ w.detach())(_tensor(3, 2)).sum().backward()
     with jax.enable_x64(False), pytest.raises(TapeTypeError, match=r"tensor 0 is torch\.float64.*jax_enable_x64"):
@@ -174,7 +174,7 @@ def test_a_gradient_that_no_tensor_asks_for_is_not_lost_either():
     w = tape.Variable(np.ones(3))
     data = torch.ones(3, dtype=torch.float64)  # requires no grad
     for call in (lambda: to_torch(lambda x: (x * w).sum())(data), lambda: to_torch(tnp.sum)(w), lambda: to_torch(lambda: w * 2)()):
-        with pytest.raises(LostGradientError, match="no tensor among its arguments"):
+        with pytest.raises(LostGradientError, match="and, as a tensor, is not an argument"):
             call()
         for off in (torch.no_grad, torch.inference_mode, tape.no_grad):
             with off():
