@@ -58,6 +58,7 @@ def surroundings(
         if flags := {k: x for k, x in before.items() if isinstance(x, (bool, Enum)) and (wanted is None or k in wanted)}:
             found.update(((holder.key, k, "flag"), Edge(holder.place.get, at, k, (), -1, x)) for k, x in flags.items())
             into = [e for e in reached.into(holder.node) if e.get is not None and (id(e.holder), e.key) not in watched]
+            into = [e for e in into if not isinstance(e.content, types.FunctionType)]  # whose globals stay
             found.update(((holder.key, e.path, "flags"), Edge(_holds_flags, e, (*flags.items(),), (), -1, True)) for e in into)
         if id(at) in ours and len(before) <= _FEW:
             found.update(((holder.key, key, "numbers"), edge) for key, edge in _of_numbers(holder))
@@ -107,7 +108,7 @@ def _of_nothing(
 def _holds_flags(edge: Edge, flags: Sequence[tuple[object, object]]) -> bool:
     """Tell whether an object is there that has flags which are looked at, or another one of its kind with the same."""
     content = edge.get(edge.holder, edge.key)  # type: ignore[misc]
-    if content is edge.content or type(content) is not type(edge.content) or isinstance(content, types.FunctionType):
+    if content is edge.content or type(content) is not type(edge.content):
         return content is edge.content
     places = [*writables(content)]
     return all(any(place.at_key(key) is flag for place in places) for key, flag in flags)
