@@ -236,7 +236,7 @@ class CompiledStep:
 def forget_replaced(steps: Iterable[Sequence[CompiledStep]]) -> None:
     """Let go of what has been replaced: that is not to live as long as the bindings that read it."""
     for step in [s for alike in steps for s in alike]:
-        step.bindings = [b for b in step.bindings if b.in_place() or emptied(b)]
+        step.bindings = [b for b in step.bindings if b.in_place() or (b.in_place(b.renewable) and emptied(b))]
 
 
 def _told(content: object) -> object:

@@ -295,6 +295,22 @@ def test_a_tuple_is_replaced_by_a_longer_one():
     assert list(outcomes(tape.jit)) == list(outcomes(lambda step: step))
 
 
+def test_a_step_that_replaces_variables_and_arrays_lets_go_of_both():
+    state = types.SimpleNamespace(w=tape.Variable(jnp.ones(3)), m=jnp.zeros(3))
+
+    @tape.jit
+    def step(x):
+        state.m = 0.9 * state.m + tape.gradients((state.w * x).sum(), state.w).value
+        state.w = tape.Variable((state.w - 0.1 * state.m).detach())
+
+    replaced = []
+    for _ in range(6):
+        step(tape.constant(jnp.ones(3)))
+        replaced.append(weakref.ref(state.w))
+    gc.collect()
+    assert [ref() for ref in replaced[:-2]] == [None] * 4
+
+
 @pytest.mark.parametrize("way", ["remember", "list", "dict"])
 def test_a_step_may_write_into_what_changes_between_calls(way):
     def outcomes(wrap):
