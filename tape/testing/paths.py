@@ -78,6 +78,6 @@ def missing(evidence: Evidence, finding: Finding) -> str:
     shares = [whole - np.concatenate([np.ravel(f[i]) for f in found]) for i in range(1, len(operands) + 1)]
     for (weight, text), (eqn, share) in itertools.product(WEIGHTS.items(), zip(operands, shares, strict=True)):
         if np.any(share) and np.all(np.isfinite(share)) and close(rule, whole + (weight - 1) * share):
-            at = place_of(eqn)
-            return f"the derivative through {eqn.primitive.name}{f' at {at}' if at else ''} {text}"
+            place = place_of(eqn)
+            return f"the derivative through {eqn.primitive.name}{f' at {place}' if place else ''} {text}"
     return ""
