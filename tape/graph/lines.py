@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
+import sysconfig
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jaxlib
@@ -16,9 +18,10 @@ from tape.bounded import Bounded
 if TYPE_CHECKING:
     from types import CodeType, FrameType
 
-_PACKAGE = str(Path(__file__).parents[1])
-_INTEROP = str(Path(__file__).parents[2] / "interop")
-_JAX = tuple(str(Path(str(module.__file__)).parent) for module in (jax, jaxlib))
+_HERE = Path(__file__).parents[1]
+_FOLDERS = (_HERE, _HERE.parent / "interop", *[Path(str(module.__file__)).parent for module in (jax, jaxlib)])
+LIBRARIES = tuple([f"{folder}{os.sep}" for folder in _FOLDERS])  # where files of this library and of JAX are
+STANDARD = sysconfig.get_paths()["stdlib"] + os.sep  # where those of Python's library are
 _BETWEEN = contextlib.__file__  # a context manager of this library runs in it, and a user's own has its frame below
 FOREIGN: Bounded[str, bool] = Bounded("files", 4096)  # file of some code -> whether it is outside this library
 LINES: set[CodeType] = set()  # functions of this library that record for others
@@ -33,7 +36,7 @@ def is_foreign(file: str) -> bool:
     """Tell whether some code is the user's: neither of this library, nor of JAX."""
     known = FOREIGN.get(file)
     if known is None:
-        known = FOREIGN[file] = not file.startswith((_PACKAGE, _INTEROP, *_JAX, _BETWEEN, "<frozen"))
+        known = FOREIGN[file] = not file.startswith((*LIBRARIES, _BETWEEN, "<frozen"))
     return known
 
 
@@ -62,4 +65,12 @@ def user_line() -> tuple[str, int] | None:
             where: tuple[str, int] | None = frame.f_locals["where"]
             return where
         frame = frame.f_back
+    return None
+
+
+def line_of(eqn: Any) -> tuple[str, int] | None:
+    """Return the user's line that an equation of a jaxpr comes from, as far as JAX knows it."""
+    for frame in getattr(getattr(eqn.source_info, "traceback", None), "frames", None) or ():
+        if is_foreign(frame.file_name):
+            return frame.file_name, frame.line_num
     return None

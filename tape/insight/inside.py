@@ -14,10 +14,11 @@ import numpy as np
 
 from tape import jaxapi
 from tape.graph.kinds import differentiable, kind_of
+from tape.graph.lines import line_of
 from tape.graph.wengert import accumulate, active, sweep
 from tape.insight import causes
 from tape.insight.causes import Cause
-from tape.insight.entries import Entry, Value, line_of, weight
+from tape.insight.entries import Entry, Value, weight
 from tape.ops.linear import held_by
 from tape.ops.pullback import pullback
 from tape.programs.naming import named_by

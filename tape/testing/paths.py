@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape.jaxapi import JaxprEqn
-from tape.testing.blame import line_of
+from tape.testing.blame import place_of
 from tape.testing.evidence import Evidence
 from tape.testing.executables import quickly
 from tape.testing.findings import Finding
@@ -78,6 +78,6 @@ def missing(evidence: Evidence, finding: Finding) -> str:
     shares = [whole - np.concatenate([np.ravel(f[i]) for f in found]) for i in range(1, len(operands) + 1)]
     for (weight, text), (eqn, share) in itertools.product(WEIGHTS.items(), zip(operands, shares, strict=True)):
         if np.any(share) and np.all(np.isfinite(share)) and close(rule, whole + (weight - 1) * share):
-            line = line_of(eqn)
-            return f"the derivative through {eqn.primitive.name}{f' at {line}' if line else ''} {text}"
+            place = place_of(eqn)
+            return f"the derivative through {eqn.primitive.name}{f' at {place}' if place else ''} {text}"
     return ""
