@@ -16,6 +16,11 @@ def is_installed(x: Any) -> bool:
     return package in _OF_PYTHON or _has_come(package)
 
 
+def is_of_python(kind: type) -> bool:
+    """Tell whether a class belongs to Python."""
+    return kind.__module__.partition(".")[0] in _OF_PYTHON
+
+
 _OF_PYTHON = sys.stdlib_module_names - {"__main__"}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import dataclasses
 import dis
 import functools
 import operator
@@ -18,7 +19,7 @@ from typing import Any, NamedTuple
 import jax
 
 from tape.bounded import Bounded
-from tape.callables.installed import is_installed
+from tape.callables.installed import is_installed, is_of_python
 from tape.graph.segment import Handle
 
 MISSING = type("Missing", (), {"__repr__": lambda _: "nothing"})()  # what an empty place holds
@@ -140,7 +141,7 @@ class Writable(NamedTuple):
         elif isinstance(self.at, (type, types.CellType)):
             setattr(self.at, key, content)
         else:
-            _slots(self.at.__class__)[key].__set__(self.at, content)
+            slots(self.at.__class__)[key].__set__(self.at, content)
 
     def drop(self, key: Any) -> None:
         """Have it hold nothing there."""
@@ -149,7 +150,7 @@ class Writable(NamedTuple):
         elif isinstance(self.at, (type, types.CellType)):
             delattr(self.at, key)
         else:
-            _slots(self.at.__class__)[key].__delete__(self.at)
+            slots(self.at.__class__)[key].__delete__(self.at)
 
     def fill(self, contents: dict[Any, Any]) -> None:
         """Make it hold just that."""
@@ -239,7 +240,7 @@ def in_cell(cell: types.CellType) -> object:
 def in_slot(value: Any, name: str) -> object:
     """Return what a slot of an object holds; MISSING if it is not yet filled."""
     try:
-        content: object = _slots(value.__class__)[name].__get__(value)
+        content: object = slots(value.__class__)[name].__get__(value)
     except AttributeError:
         return MISSING
     return content
@@ -294,7 +295,7 @@ def parts(value: Any) -> Iterator[tuple[object, object, Callable[[Any, Any], obj
     elif isinstance(value, type) or _is_plain_object(value):
         kind: Any = value if isinstance(value, type) else type(value)
         shared = [*_of_the_class(kind)]
-        fixed = [] if kind is value else _slots(kind).keys() - _declared(kind)
+        fixed = [] if kind is value else slots(kind).keys() - _declared(kind)
         for name in (*sorted(fixed), *shared):
             if kind is not value or name not in vars(kind):  # its own are in a place
                 yield f".{name}", getattr(value, name, None), getattr, name
@@ -320,7 +321,7 @@ _LIBRARIES = frozenset({"jax", "jaxlib", "numpy", "tape"})  # whose own objects 
 def _is_plain_object(value: object) -> bool:
     """Tell whether a value is an object whose attributes may hold Variables."""
     kind: Any = type(value)
-    return (hasattr(value, "__dict__") or bool(_slots(kind))) and not isinstance(value, type) and not of_a_library(kind.__module__)
+    return (hasattr(value, "__dict__") or bool(slots(kind))) and not isinstance(value, type) and not of_a_library(kind.__module__)
 
 
 def is_of_a_library(function: types.FunctionType, *, bridges: bool = False) -> bool:
@@ -356,14 +357,21 @@ def _modules(place: dict[str, Any], names: Sequence[str]) -> list[types.ModuleTy
     return list(modules.values())
 
 
+def is_composed(value: Any) -> bool:
+    """Tell whether an object is its attributes and no more, as one of a dataclass is, or of a user's class that says nothing else."""
+    kind: Any = type(value)
+    own = kind is types.SimpleNamespace or (kind.__new__ is object.__new__ and not is_of_python(kind))
+    return _is_plain_object(value) and (own or dataclasses.is_dataclass(value))
+
+
 def attributes(value: Any) -> dict[str, Any]:
     """Return the attributes that an object holds itself."""
-    slots = {name: x for name in _slots(value.__class__) if (x := in_slot(value, name)) is not MISSING}
-    return {**getattr(value, "__dict__", {}), **slots}
+    inside = {name: x for name in slots(value.__class__) if name != "__dict__" and (x := in_slot(value, name)) is not MISSING}
+    return {**getattr(value, "__dict__", {}), **inside}
 
 
 @functools.lru_cache(maxsize=4096)
-def _slots(kind: Any) -> dict[str, Any]:
+def slots(kind: Any) -> dict[str, Any]:
     """Return what reads the slots of a class, by their names."""
     return {name: held for cls in kind.__mro__[-2::-1] for name, held in vars(cls).items() if isinstance(held, types.MemberDescriptorType)}
 
@@ -371,4 +379,4 @@ def _slots(kind: Any) -> dict[str, Any]:
 @functools.lru_cache(maxsize=4096)
 def _declared(kind: Any) -> Sequence[str]:
     """Return the slots that a class of Python's declares: others may be read-only."""
-    return [name for name, slot in _slots(kind).items() if "__slots__" in vars(slot.__objclass__)]
+    return [name for name, slot in slots(kind).items() if "__slots__" in vars(slot.__objclass__)]
