@@ -19,7 +19,7 @@ from tape.graph.wengert import accumulate, active, sweep
 from tape.insight import causes
 from tape.insight.causes import Cause
 from tape.insight.entries import Entry, Value, weight
-from tape.ops.linear import held_by
+from tape.ops.jaxprs import evaluated, held_by
 from tape.ops.pullback import pullback
 from tape.programs.naming import named_by
 from tape.rules import parameters
@@ -78,19 +78,12 @@ class Inside:
 
     def _run(self, closed: jaxapi.ClosedJaxpr, given: Sequence[int], around: tuple[str, int] | None) -> list[int]:
         """Run a jaxpr on values by their numbers; return those of its results."""
-        jaxpr = closed.jaxpr
-        at: dict[Any, int] = dict(zip(jaxpr.invars, given, strict=True))
-        at.update((v, self._new(x)) for v, x in zip(jaxpr.constvars, closed.consts, strict=True))
 
-        def read(atom: Any) -> int:
-            return self._new(atom.val) if isinstance(atom, jaxapi.Literal) else at[atom]
-
-        for eqn in jaxpr.eqns:
+        def run(eqn: jaxapi.JaxprEqn, reads: list[int]) -> Sequence[int]:
             said = named_by(eqn.source_info.name_stack)
-            line = said[1] if said is not None else line_of(eqn) or around
-            outputs = self._equation(eqn, [read(a) for a in eqn.invars], line)
-            at.update(zip(eqn.outvars, outputs, strict=True))
-        return [read(a) for a in jaxpr.outvars]
+            return self._equation(eqn, reads, said[1] if said is not None else line_of(eqn) or around)
+
+        return evaluated(closed.jaxpr, list(map(self._new, closed.consts)), given, run, lambda atom: self._new(atom.val))
 
     def _equation(self, eqn: jaxapi.JaxprEqn, reads: list[int], line: tuple[str, int] | None) -> Sequence[int]:
         name, params = eqn.primitive.name, parameters.assumed(eqn.primitive, eqn.params)

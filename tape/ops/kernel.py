@@ -23,7 +23,8 @@ from tape.ops import (
     rules,  # noqa: F401 - they are entered
 )
 from tape.ops.building import JaxprBuilder, rebuilt
-from tape.ops.linear import Equation, flatten, held_by
+from tape.ops.jaxprs import held_by
+from tape.ops.linear import Equation, flatten
 from tape.ops.pullback import check_own, pullback
 from tape.ops.residuals import Keep, inside, prune, pruned
 from tape.ops.running import Runner

@@ -19,6 +19,7 @@ import numpy as np
 
 from tape import jaxapi
 from tape.jaxapi import ClosedJaxpr, Jaxpr
+from tape.ops.jaxprs import held_by
 from tape.testing.evidence import Evidence
 from tape.testing.measurement import Measurement
 from tape.testing.precise import Precise, equations, inner
@@ -297,10 +298,8 @@ def _compared(jaxpr: Jaxpr) -> Iterator[int]:
     """Yield the integers that a program compares with, but for the zero by which an index is counted from the end."""
     made_by = {v: eqn for eqn in jaxpr.eqns for v in eqn.outvars}
     for eqn in jaxpr.eqns:
-        for param in eqn.params.values():
-            for part in param if isinstance(param, (tuple, list)) else (param,):
-                if isinstance(part, (jaxapi.Jaxpr, jaxapi.ClosedJaxpr)):
-                    yield from _compared(jaxapi.closed(part).jaxpr)
+        for held in held_by(eqn):
+            yield from _compared(held)
         if eqn.primitive.name not in COMPARED or not all(np.issubdtype(getattr(v.aval, "dtype", bool), np.integer) for v in eqn.invars):
             continue
         literals = [int(v.val) for v in eqn.invars if isinstance(v, jaxapi.Literal) and not np.ndim(v.val)]
