@@ -22,10 +22,9 @@ import tape
 from interop.lift import lift_exactly
 from interop.line_search import LackingError, checked_loss, searched
 from interop.optimizer_state import KeepsState
-from interop.parameter_groups import Group, parameter_groups
+from interop.parameter_groups import Group, check_trained, parameter_groups
 from interop.scaling import DynamicLossScale, LossScaleState, all_finite, chosen, following, policy_of, started, unscaled, widened
 from interop.states import alike, check_contents, contents, injected, kept, owners, synced, zeroed
-from interop.trained import check_trained
 from tape import extend
 from tape.errors import SeedError, TapeTypeError, TapeValueError, check_callable, taking, unknown_keyword
 
