@@ -26,8 +26,7 @@ from tape.graph.lines import LIBRARIES, STANDARD
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
 from tape.graph.watcher import NOBODY
-from tape.ops.interning import intern_op
-from tape.ops.kernel import Kernel, Op
+from tape.ops.kernel import Kernel, Op, intern_op
 from tape.ops.residuals import AppliedPolicy
 from tape.programs.program import look
 

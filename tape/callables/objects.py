@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import jax
 
 from tape.bounded import Bounded
-from tape.callables.installed import is_installed, is_of_python
+from tape.graph.lines import is_installed, is_of_python
 from tape.graph.segment import Handle
 
 MISSING = type("Missing", (), {"__repr__": lambda _: "nothing"})()  # what an empty place holds
