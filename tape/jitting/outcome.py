@@ -25,6 +25,7 @@ from tape.graph.trie import RECORD
 from tape.jaxapi import Tracer
 from tape.jitting.deadends import dead_end
 from tape.jitting.effects import Effects
+from tape.jitting.flags import SWITCHES
 from tape.jitting.orders import Orders
 from tape.jitting.places import held, leaves_in
 from tape.jitting.records import flatten, standing_often
@@ -304,13 +305,13 @@ class Outcome:
             assigned = v._extra is not None and v._extra.assigned
             self.changes.append(VariableChange(i, value, grad, assigned, anew))
 
-    def _counts(self, content: object, kinds: tuple[type, ...]) -> bool:
-        """Tell whether something that was stored has Variables or arrays of some ``kinds`` in it, or objects that lead to any."""
+    def _counts(self, content: object) -> bool:
+        """Tell whether something that was stored has Variables or arrays in it, or objects that lead to any."""
         try:
             leaves = flatten(content, self._known)[0]
         except Exception:  # noqa: BLE001 - classes of the user's may do anything
             leaves = leaves_in(content)
-        return any(isinstance(x, kinds) or self._leads_to_state(x) for x in leaves)
+        return any(isinstance(x, (Handle, jax.Array)) or self._leads_to_state(x) for x in leaves)
 
     def _leads_to_state(self, x: object) -> bool:
         """Tell whether something that was there before has Variables or arrays behind it."""
@@ -337,25 +338,24 @@ class Outcome:
                 plain.clear()
                 plain.update(before)
             return
-        kinds = (Handle, jax.Array)  # arrays from before may be others at the next call, where others were
         for key in {**before, **now}:
             content, old = now.get(key, MISSING), before.get(key, MISSING)
-            if content is old or not self._counts(old if content is MISSING else content, kinds):
-                continue
+            decides = isinstance(content, SWITCHES) and key in self._effects.names  # its code looks at it
+            if content is old or not (decides or self._counts(old if content is MISSING else content)):
+                continue  # arrays from before count, which may be others at the next call
+            plain[key] = old
             if old is MISSING:
                 del plain[key]
-            else:
-                plain[key] = old
             self.slots.append(Slot(holder, key, self._tree(content), held(old)))
 
     def _resized(self, holder: Stored, now: dict[Any, Any]) -> bool:
         """Note what a list, deque or set holds that has got another length; tell whether Variables, or what leads to them, are in it."""
         there = {*map(id, holder.before.values()), *map(id, self._effects.stood.values())}
         new = [x for x in now.values() if id(x) not in there]
-        if not any(self._counts(x, (Handle, jax.Array)) for x in (*holder.before.values(), *new)):
+        if not any(self._counts(x) for x in (*holder.before.values(), *new)):
             return False
-        leaves = flatten(new, self._known)[0]
-        if any(isinstance(x, Tracer) or (isinstance(x, Handle) and id(itself(x)) not in self._sources) for x in leaves):
+        found = flatten(new, self._known)[0]
+        if any(isinstance(x, Tracer) or (isinstance(x, Handle) and id(itself(x)) not in self._sources) for x in found):
             msg = (
                 f"jit: the function adds a Variable to {spelled(holder.path)}, a {type(holder.place.at).__name__} that outlives it, "
                 "which only the Python that runs while it is traced could do; return the Variable, and add it outside"
