@@ -20,14 +20,14 @@ import numpy as np
 
 from tape import jaxapi
 from tape.bounded import Bounded
-from tape.callables.objects import MISSING, Itself, all_names, attributes, in_cell
+from tape.callables.code import all_names
+from tape.callables.objects import MISSING, Itself, attributes, in_cell
 from tape.configuration import configuration
 from tape.graph.lines import LIBRARIES, STANDARD
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
 from tape.graph.watcher import NOBODY
-from tape.ops.interning import intern_op
-from tape.ops.kernel import Kernel, Op
+from tape.ops.kernel import Kernel, Op, intern_op
 from tape.ops.residuals import AppliedPolicy
 from tape.programs.program import look
 

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tape.bounded import Bounded
-from tape.callables.installed import is_installed
 from tape.callables.objects import of_a_library
-from tape.graph.lines import is_foreign
+from tape.graph.lines import is_foreign, is_installed
 
 
 def methods(kind: type) -> Sequence[tuple[str, bool, types.FunctionType]]:

@@ -13,7 +13,7 @@ from tape import jaxapi
 from tape.graph.kinds import Kind, kind_of
 from tape.graph.length import bytes_of
 from tape.graph.lines import line_of
-from tape.ops.linear import equations_in, held_by
+from tape.ops.jaxprs import equations_in, held_by
 from tape.recording.template import ARRAY, fill
 
 

@@ -25,7 +25,10 @@ class Plain:
 
 
 class Base:
-    pass
+    model = types.SimpleNamespace()
+
+    class Inner:
+        pass
 
 
 class Derived(Base):
@@ -62,6 +65,26 @@ def remembered():
     return BOX["weight"]
 
 
+@functools.cache
+def kept(name):
+    return Plain()
+
+
+@functools.lru_cache(maxsize=2)
+def kept_latest(name):
+    return Plain()
+
+
+def in_cache(cache):
+    def put(v):
+        cache.cache_clear()
+        for name in ("other", "weight", "other"):
+            cache(name)
+        cache("weight").own = v
+
+    return put
+
+
 def function():
     return function.weight
 
@@ -81,11 +104,14 @@ def in_box(v):
 WAYS = {
     "attribute": (lambda: PLAIN.weight, lambda v: setattr(PLAIN, "weight", v)),
     "attribute of a class": (lambda: Plain.weight, lambda v: setattr(Plain, "weight", v)),
+    "attribute of a class in a class": (lambda: Base.Inner.weight, lambda v: setattr(Base.Inner, "weight", v)),
     "attribute of a function": (function, lambda v: setattr(function, "weight", v)),
     "attribute of a module": (lambda: MODULE.weight, lambda v: setattr(MODULE, "weight", v)),
     "attribute of a module in a package": (lambda: PACKAGE.weights.weight, lambda v: setattr(MODULE, "weight", v)),
     "attribute of an inherited class": (lambda: HEIR.weight, lambda v: setattr(Base, "weight", v)),
     "behind much data": (lambda: MUCH[1]["weight"], lambda v: MUCH[1].update(weight=v)),
+    "cache": (lambda: kept("weight").own, in_cache(kept)),
+    "cache of the latest": (lambda: kept_latest("weight").own, in_cache(kept_latest)),
     "class method": (lambda: Derived.get(), lambda v: setattr(Derived, "weight", v)),
     "context variable": (CONTEXT.get, CONTEXT.set),
     "default of a function": (defaulted, as_default),
@@ -98,6 +124,8 @@ WAYS = {
     "method of a class": (lambda: DERIVED.get(), lambda v: setattr(Derived, "weight", v)),
     "module called like one of ours": (lambda: MODEL.weight, lambda v: setattr(MODEL, "weight", v)),
     "namespace": (lambda: SPACE.weight, lambda v: setattr(SPACE, "weight", v)),
+    "object of a class": (lambda: Base.model.own, lambda v: setattr(Base.model, "own", v)),
+    "object of a class, replaced": (lambda: Base.model.own, lambda v: setattr(Base, "model", types.SimpleNamespace(own=v))),
     "partial": (lambda: PARTIAL(), in_box),
     "queue": (lambda: QUEUE[0], QUEUE.append),
     "read-only view": (lambda: VIEW["weight"], in_box),
@@ -336,25 +364,25 @@ def test_a_function_with_a_variable_of_the_trace_is_refused_at_the_first_call():
         tape.jit(step)(1.0)
 
 
-class Plain:
+class Made:
     def __init__(self, w, rest=None):
         self.w, self.rest = w, rest
 
 
-class PlainOfSlots:
+class MadeOfSlots:
     __slots__ = ("rest", "w")
 
     def __init__(self, w, rest=None):
         self.w, self.rest = w, rest
 
 
-class PlainThatTakesNoMore(Plain):
+class MadeThatTakesNoMore(Made):
     def __setattr__(self, name, content):
         assert name not in vars(self)
         super().__setattr__(name, content)
 
 
-@pytest.mark.parametrize("kind", [Plain, PlainOfSlots, PlainThatTakesNoMore, lambda w, rest=None: types.SimpleNamespace(w=w, rest=rest)])
+@pytest.mark.parametrize("kind", [Made, MadeOfSlots, MadeThatTakesNoMore, lambda w, rest=None: types.SimpleNamespace(w=w, rest=rest)])
 def test_an_object_that_a_step_makes_is_made_at_every_call(kind):
     found = []
     for wrap in (lambda step: step, tape.jit):
