@@ -3802,6 +3802,24 @@ extended(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     return extended_table(args[0], n, args[2]);
 }
 
+#define NUMBERS 4096 /* slots and values whose tuples are shared: each entry has two or three such, which the collector of garbage would count */
+
+/* Return the tuple of one number. */
+static PyObject *
+alone(Py_ssize_t number)
+{
+    static PyObject *known[NUMBERS];
+    if (number >= 0 && number < NUMBERS && known[number] != NULL) {
+        return Py_NewRef(known[number]);
+    }
+    PyObject *slot = PyLong_FromSsize_t(number), *made = slot == NULL ? NULL : PyTuple_Pack(1, slot);
+    Py_XDECREF(slot);
+    if (made != NULL && number >= 0 && number < NUMBERS) {
+        known[number] = Py_NewRef(made);
+    }
+    return made;
+}
+
 static PyObject *
 new_place(PyObject *slot, PyObject *kind, PyObject *made)
 {
@@ -3865,12 +3883,13 @@ formed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     }
     PyTypeObject *type = (PyTypeObject *)told.state;
     State *child = (State *)type->tp_alloc(type, 0);
-    PyObject *slots = PyTuple_New(count), *places = PyTuple_New(count);
+    PyObject *slots = count == 1 ? alone(n) : PyTuple_New(count), *places = PyTuple_New(count);
     int done = child != NULL && slots != NULL && places != NULL;
     for (Py_ssize_t i = 0; done && i < count; i++) {
-        PyObject *slot = PyLong_FromSsize_t(n + i), *place = slot == NULL ? NULL : new_place(slot, PyTuple_GET_ITEM(kinds, i), made);
+        PyObject *slot = count == 1 ? PyTuple_GET_ITEM(slots, 0) : PyLong_FromSsize_t(n + i);
+        PyObject *place = slot == NULL ? NULL : new_place(slot, PyTuple_GET_ITEM(kinds, i), made);
         done = place != NULL;
-        if (slot != NULL) {
+        if (slot != NULL && count != 1) {
             PyTuple_SET_ITEM(slots, i, slot);
         }
         if (place != NULL) {
@@ -3930,6 +3949,30 @@ formed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     return (PyObject *)child;
 }
 
+#define LATEST 256 /* lines that were met last, whose tuples are shared */
+
+/* Return a file and a line of it. */
+static PyObject *
+line_in(PyObject *file, int line)
+{
+    static struct {
+        PyObject *file, *pair;
+        int line;
+    } latest[LATEST];
+    Py_ssize_t at = (unsigned int)line % LATEST;
+    if (latest[at].file == file && latest[at].line == line && file != NULL) {
+        return Py_NewRef(latest[at].pair);
+    }
+    PyObject *pair = Py_BuildValue("Oi", file, line), *before = latest[at].pair;
+    if (pair != NULL) { /* which holds the file */
+        latest[at].file = file;
+        latest[at].line = line;
+        latest[at].pair = Py_NewRef(pair);
+        Py_XDECREF(before);
+    }
+    return pair;
+}
+
 /* Return the file and line of the innermost frame outside the library, as user_line in tape/graph/lines.py has it, where `foreign` knows the files of
    all frames on the way, and none of their codes is among those that record for `others`; None where that is not so. */
 static PyObject *
@@ -3949,7 +3992,7 @@ line_outside(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
         PyObject *foreign = file == NULL ? NULL : PyDict_GetItemWithError(args[0], file);
         int other = foreign == NULL ? 1 : foreign == Py_True ? 0 : PySet_Contains(args[1], code);
         if (foreign == Py_True) {
-            found = Py_BuildValue("Oi", file, PyFrame_GetLineNumber(frame));
+            found = line_in(file, PyFrame_GetLineNumber(frame));
         }
         Py_XDECREF(file);
         Py_DECREF(code);
@@ -4120,8 +4163,8 @@ typedef struct { /* what a plan is worked out with; all of it belongs to who cal
 static PyObject *
 numbered(Sweeping *sweep, Py_ssize_t n)
 {
-    PyObject *numbers = PyTuple_New(n);
-    for (Py_ssize_t i = 0; numbers != NULL && i < n; i++) {
+    PyObject *numbers = n == 1 ? alone((Py_ssize_t)sweep->count) : PyTuple_New(n);
+    for (Py_ssize_t i = 0; numbers != NULL && n != 1 && i < n; i++) {
         PyObject *number = PyLong_FromLongLong(sweep->count + i);
         if (number == NULL) {
             Py_CLEAR(numbers);
@@ -4458,18 +4501,18 @@ written_lines(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nar
         }
         Py_XDECREF(known);
         if (kinds == NULL || !PyTuple_CheckExact(kinds) || PyTuple_GET_SIZE(kinds) != PyTuple_GET_SIZE(results) ||
-            (slots = PyTuple_New(PyTuple_GET_SIZE(kinds))) == NULL) {
+            (slots = PyTuple_GET_SIZE(kinds) == 1 ? alone(PyList_GET_SIZE(table)) : PyTuple_New(PyTuple_GET_SIZE(kinds))) == NULL) {
             if (!PyErr_Occurred()) {
                 PyErr_SetString(PyExc_TypeError, "the results of an instruction are those of its kernel");
             }
             goto next;
         }
-        for (Py_ssize_t j = 0; j < PyTuple_GET_SIZE(kinds); j++) {
-            PyObject *slot = PyLong_FromSsize_t(PyList_GET_SIZE(table)), *place = NULL;
+        for (Py_ssize_t j = 0, one = PyTuple_GET_SIZE(kinds) == 1; j < PyTuple_GET_SIZE(kinds); j++) {
+            PyObject *slot = one ? PyTuple_GET_ITEM(slots, 0) : PyLong_FromSsize_t(PyList_GET_SIZE(table)), *place = NULL;
             int failed = slot == NULL || (place = new_place(slot, PyTuple_GET_ITEM(kinds, j), flows ? made : NULL)) == NULL ||
                          PyList_Append(table, place) < 0 || PyDict_SetItem(numbers, PyTuple_GET_ITEM(results, j), slot) < 0;
             Py_XDECREF(place);
-            if (slot != NULL) {
+            if (slot != NULL && !one) {
                 PyTuple_SET_ITEM(slots, j, slot);
             }
             if (failed) {

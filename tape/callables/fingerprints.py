@@ -20,7 +20,8 @@ import numpy as np
 
 from tape import jaxapi
 from tape.bounded import Bounded
-from tape.callables.objects import MISSING, Itself, all_names, attributes, in_cell
+from tape.callables.code import all_names
+from tape.callables.objects import MISSING, Itself, attributes, in_cell
 from tape.configuration import configuration
 from tape.graph.lines import LIBRARIES, STANDARD
 from tape.graph.scope import LOCAL

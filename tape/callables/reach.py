@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from tape.callables.code import all_names
 from tape.callables.methods import methods
-from tape.callables.objects import Writable, all_names, is_of_a_library, parts, steps_to, writables
+from tape.callables.objects import Writable, is_of_a_library, parts, steps_to, writables
 from tape.graph.segment import Handle, itself
 
 _LIMIT = 300_000  # objects looked through, which takes some seconds

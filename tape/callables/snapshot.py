@@ -19,7 +19,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from tape.callables.objects import COMPOSED, MISSING, attributes, in_cell, names_of
+from tape.callables.code import names_of
+from tape.callables.objects import COMPOSED, MISSING, attributes, in_cell
 from tape.callables.purity import ATTRIBUTES, CATEGORIES, category, is_followed, is_plain_tuple, is_pure
 from tape.graph import boundary
 from tape.graph.lines import LIBRARIES

@@ -76,6 +76,11 @@ def line_of(eqn: Any) -> tuple[str, int] | None:
     return None
 
 
+def is_of_python(kind: type) -> bool:
+    """Tell whether a class belongs to Python."""
+    return kind.__module__.partition(".")[0] in _OF_PYTHON
+
+
 def is_installed(x: Any) -> bool:
     """Tell whether a class or function belongs to Python or an installed package, which knows nothing of a user's state."""
     name = str((x.__globals__.get("__name__") if isinstance(x, FunctionType) else None) or x.__module__)

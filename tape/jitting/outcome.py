@@ -67,8 +67,9 @@ class Outcome:
             for key, content in h.place.contents().items()
             if content is not h.before.get(key, MISSING)
         }
-        self._often = standing_often([returned, *stored.values()], effects.met)
-        self._leaves = {*effects.met, *self._often}  # the ids of what is no part of a tree
+        self._known = {*effects.met, *effects.fresh}  # the ids of what was there before, or is there for what follows
+        self._often = standing_often([returned, *stored.values()], self._known)
+        self._leaves = {*self._known, *self._often}  # the ids of what is no part of a tree
         self._shared: dict[int, int] = {}  # by id of what stands in several places: its number
         self.returned = self._tree(returned)
         for kind, x in [leaf for tree in self.trees for leaf in tree.leaves]:
@@ -217,7 +218,7 @@ class Outcome:
         self._handles.clear()
         self._numbers.clear()
         self._targets.clear()
-        del self._effects, self._often, self._leaves, self._shared
+        del self._effects, self._known, self._often, self._leaves, self._shared
 
     # -- trees, changes and places ----------------------------------------------------------------------------------------
 
@@ -306,7 +307,7 @@ class Outcome:
     def _counts(self, content: object, kinds: tuple[type, ...]) -> bool:
         """Tell whether something that was stored has Variables or arrays of some ``kinds`` in it, or objects that lead to any."""
         try:
-            leaves = flatten(content, self._effects.met)[0]
+            leaves = flatten(content, self._known)[0]
         except Exception:  # noqa: BLE001 - classes of the user's may do anything
             leaves = leaves_in(content)
         return any(isinstance(x, kinds) or self._leads_to_state(x) for x in leaves)
@@ -353,7 +354,7 @@ class Outcome:
         new = [x for x in now.values() if id(x) not in there]
         if not any(self._counts(x, (Handle, jax.Array)) for x in (*holder.before.values(), *new)):
             return False
-        leaves = flatten(new, self._effects.met)[0]
+        leaves = flatten(new, self._known)[0]
         if any(isinstance(x, Tracer) or (isinstance(x, Handle) and id(itself(x)) not in self._sources) for x in leaves):
             msg = (
                 f"jit: the function adds a Variable to {spelled(holder.path)}, a {type(holder.place.at).__name__} that outlives it, "

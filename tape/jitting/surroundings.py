@@ -21,6 +21,7 @@ from tape.callables.reach import Edge, Reach, Stored
 from tape.graph.segment import Handle
 from tape.jitting.places import KeptArray, arrays_at, has_arrays
 
+_FLAGS = (bool, Enum)
 _FEW = 64
 _SMALL = 256  # up to here, equal numbers are one object
 _LISTING = frozenset({"__dict__", "vars", "dir", "getmembers", "fields", "asdict"})  # by which code gets at all attributes of an object
@@ -55,7 +56,7 @@ def surroundings(
         inner = id(at) not in ours and _is_container(holder) and str(holder.path[-1]).startswith("[")
         wanted = () if inner else names if by_name and (is_container or not computed) else None
         nothing = dict(_of_nothing(holder, wanted, known, unread))
-        if flags := {k: x for k, x in before.items() if isinstance(x, (bool, Enum)) and (wanted is None or k in wanted)}:
+        if flags := {k: x for k, x in before.items() if isinstance(x, _FLAGS) and (wanted is None or k in wanted)}:
             found.update(((holder.key, k, "flag"), Edge(holder.place.get, at, k, (), -1, x)) for k, x in flags.items())
             into = [e for e in reached.into(holder.node) if e.get is not None and (id(e.holder), e.key) not in watched]
             into = [e for e in into if not isinstance(e.content, types.FunctionType)]  # whose globals stay
@@ -134,10 +135,12 @@ _NUMBERS = frozenset({bool, int, float, complex, str})
 
 
 def _of_no_attribute(value: object, names: Collection[str]) -> Iterator[tuple[object, Edge]]:
-    """Yield the attributes of these ``names`` in slots and in classes that are None."""
+    """Yield the attributes of these ``names`` in slots and in classes that are None, or flags."""
     for _, content, read, name in parts(value):
         nothing = content is None or content is MISSING
-        if read is not None and nothing and (name is MISSING or name in names):  # the former is asked of a context variable
+        if (
+            read is not None and (nothing or isinstance(content, _FLAGS)) and (name is MISSING or name in names)
+        ):  # the former is asked of a context variable
             with contextlib.suppress(AttributeError):  # a slot that is empty
                 if read(value, name) is content:
                     yield name, Edge(read, value, name, (), -1, content)

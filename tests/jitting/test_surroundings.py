@@ -204,8 +204,23 @@ class Mode(enum.Enum):
     TRAIN, TEST = range(2)
 
 
+class Settings:
+    class Inner:
+        flag = True
+
+
 FLAGS = {
     "an attribute": (lambda o: o.flag, lambda o, x: setattr(o, "flag", x)),
+    "an attribute of an object's class": (lambda o: o.shared.flag, lambda o, x: setattr(type(o.shared), "flag", x)),
+    "an attribute where the class has one": (
+        lambda o: o.shared.flag,
+        lambda o, x: vars(o.shared).pop("flag", None) if x else setattr(o.shared, "flag", x),
+    ),
+    "an attribute of a class": (lambda o: Settings.Inner.flag, lambda o, x: setattr(Settings.Inner, "flag", x)),
+    "a mode of a class": (
+        lambda o: o.shared.mode is Mode.TRAIN,
+        lambda o, x: setattr(type(o.shared), "mode", Mode.TRAIN if x else Mode.TEST),
+    ),
     "an attribute of a layer": (lambda o: o.layers[1].flag, lambda o, x: setattr(o.layers[1], "flag", x)),
     "an item": (lambda o: o.options["flag"], lambda o, x: o.options.update(flag=x)),
     "other options": (lambda o: o.options["flag"], lambda o, x: setattr(o, "options", {"flag": x})),
@@ -222,6 +237,7 @@ def test_a_flag_is_another_one_between_calls(name):
         o = types.SimpleNamespace(
             flag=True, layers=[Layer(1.0), types.SimpleNamespace(flag=True)], options={"flag": True, "rate": 0.5}, mode=Mode.TRAIN
         )
+        o.shared = type("Shared", (), {"flag": True, "mode": Mode.TRAIN})()
         step = wrap(lambda x: o.layers[0](x) * (2 if read(o) else 3))
         for flag in (True, False, False, True, False):
             write(o, flag)
