@@ -4008,15 +4008,16 @@ line_outside(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
 }
 
 /* Return the entries that slots depend on, in order, and add all slots that they read to these, as needed in tape/graph/wengert.py has it for lines of
-   a tape; None where there are others among them. */
+   a tape; None where there are others among them.  With a list of `leaves`, lines without a kernel are left out, and the slots of all of these added to
+   it, as needed_entries in tape/programs/interpretation.py has it. */
 static PyObject *
 needed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
-    if (!counted("needed", nargs, 2)) {
+    if (!counted("needed", nargs, nargs == 3 ? 3 : 2)) {
         return NULL;
     }
-    PyObject *entries = args[0], *reached = args[1];
-    if (!PyList_CheckExact(entries) || !PySet_Check(reached)) {
+    PyObject *entries = args[0], *reached = args[1], *leaves = nargs == 3 ? args[2] : NULL;
+    if (!PyList_CheckExact(entries) || !PySet_Check(reached) || (leaves != NULL && !PyList_CheckExact(leaves))) {
         Py_RETURN_NONE;
     }
     Py_ssize_t n = PyList_GET_SIZE(entries);
@@ -4028,8 +4029,11 @@ needed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     PyObject *before = PyList_New(0);
     for (Py_ssize_t i = n - 1; before != NULL && i >= 0 && i < PyList_GET_SIZE(entries); i--) {
         Step *step = (Step *)PyList_GET_ITEM(entries, i);
-        int meets = 0;
-        for (Py_ssize_t j = 0; meets == 0 && j < PyTuple_GET_SIZE(step->slots); j++) {
+        int meets = 0, leaf = leaves != NULL && step->kernel == Py_None;
+        for (Py_ssize_t j = PyTuple_GET_SIZE(step->slots) - 1; leaf && meets == 0 && j >= 0; j--) {
+            meets = PyList_Append(leaves, PyTuple_GET_ITEM(step->slots, j));
+        }
+        for (Py_ssize_t j = 0; !leaf && meets == 0 && j < PyTuple_GET_SIZE(step->slots); j++) {
             meets = PySet_Contains(reached, PyTuple_GET_ITEM(step->slots, j));
         }
         for (Py_ssize_t j = 0; meets > 0 && j < PyTuple_GET_SIZE(step->inputs); j++) {
@@ -4039,7 +4043,7 @@ needed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
             Py_CLEAR(before);
         }
     }
-    if (before != NULL && PyList_Reverse(before) < 0) {
+    if (before != NULL && (PyList_Reverse(before) < 0 || (leaves != NULL && PyList_Reverse(leaves) < 0))) {
         Py_CLEAR(before);
     }
     return before;
