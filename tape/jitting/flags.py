@@ -53,9 +53,12 @@ def is_function(x: Any) -> bool:
 
 
 def flags(
-    holder: Stored, reached: Reach, watched: Collection[tuple[int, object]], names: frozenset[str]
+    holder: Stored, reached: Reach, watched: Collection[tuple[int, object]], names: frozenset[str], doubted: frozenset[str]
 ) -> Iterator[tuple[Hashable, Edge]]:
-    """Yield by what it is seen that a place holds the flags that it held, and objects of the classes that it did."""
+    """Yield by what it is seen that a place holds the flags that it held, and objects of the classes that it did.
+
+    It has no attributes of ``doubted`` names that it had not.
+    """
     place, before, into = holder.place, holder.before, reached.into(holder.node)
     if isinstance(place.at, set):
         if len(before) <= FEW and all(map(_is_plain, before.values())):
@@ -70,6 +73,9 @@ def flags(
     for k in wanted:
         if is_plain_object(x := before[k]) and not is_flag(x) and (id(place.at), k) not in watched:
             yield (holder.key, k, "kind"), Edge(_is_of_kind, place, (k, type(x)), (), -1, True)
+    if place.spelled == ".{}" and isinstance(place.at, dict) and len(before) <= FEW:
+        for k in doubted - before.keys():
+            yield (holder.key, k, "missing"), Edge(dict.get, place.at, k, (), -1, None)
     if told and not isinstance(reached.nodes[holder.node], types.FunctionType):  # whose globals stay
         for e in [e for e in into if e.get is not None and (id(e.holder), e.key) not in watched]:
             yield (holder.key, e.path, "flags"), Edge(_holds_flags, e, told, (), -1, True)

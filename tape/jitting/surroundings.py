@@ -18,6 +18,7 @@ import numpy as np
 from tape.callables.objects import MISSING, Writable, is_plain_object, parts, writables
 from tape.callables.reach import Edge, Reach, Stored
 from tape.graph.segment import Handle
+from tape.jitting import identities
 from tape.jitting.flags import FEW, flags, has_kind, is_computing, is_container, is_flag, is_listing
 from tape.jitting.places import KeptArray, arrays_at, has_arrays
 
@@ -38,11 +39,12 @@ def surroundings(
     suspects: list[tuple[KeptArray, jax.Array]] = []
     ours, watched = {id(edge.holder) for edge in way}, {(id(edge.holder), edge.key) for edge in way}
     found: dict[Hashable, Edge] = {}
+    doubted = identities.doubted(reached)
     for holder in reached.holders:
         at, before = holder.place.at, holder.before
         by_name, computed = holder.place.spelled == ".{}", is_computing(holder, names)
         contains = is_container(holder)
-        seen = dict(flags(holder, reached, watched, names))
+        seen = dict(flags(holder, reached, watched, names, doubted))
         found.update(seen)
         listed = contains or (by_name and isinstance(at, dict) and is_listing(names))
         if listed and len(at) == len(before) and (id(at) in ours or not before or (contains and seen)):

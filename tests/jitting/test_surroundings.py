@@ -332,6 +332,36 @@ def test_a_flag_that_a_step_sets_is_set_at_every_call():
     assert list(outcomes(tape.jit)) == list(outcomes(lambda step: step))
 
 
+def _has(o):
+    return hasattr(o, "bias")
+
+
+def _gets(o):
+    return getattr(o, "bias", None) is not None
+
+
+def _tries(o):
+    try:
+        return o.bias.ndim == 0
+    except AttributeError:
+        return False
+
+
+@pytest.mark.parametrize("has", [_has, _gets, _tries])
+def test_an_attribute_comes_where_none_was(has):
+    def outcomes(wrap):
+        layer = Layer(2.0)
+        step = wrap(lambda x: layer.w * x + layer.bias if has(layer) else layer.w * x)
+        for bias in (None, 1.0, 2.0, None, 3.0):
+            if bias is not None:
+                layer.bias = tape.Variable(bias)
+            elif hasattr(layer, "bias"):
+                del layer.bias
+            yield step(tape.constant(1.0)).item()
+
+    assert list(outcomes(tape.jit)) == list(outcomes(lambda step: step))
+
+
 def test_what_is_initialized_at_the_first_call_is_so_once():
     class Norm:
         def __init__(self):
