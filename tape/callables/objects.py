@@ -17,6 +17,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from tape.callables.code import all_names, imported
 from tape.graph.lines import is_installed, is_of_python
@@ -284,7 +285,7 @@ def of_a_library(module: str | None) -> bool:
     return module is not None and (module.partition(".")[0] in _LIBRARIES or module == "interop.lift")
 
 
-_SHARED = (Handle, jax.Array, list, tuple, dict, deque, types.NoneType, bool, Enum, types.SimpleNamespace)
+_SHARED = (Handle, jax.Array, list, tuple, dict, deque, types.NoneType, int, float, complex, np.generic, Enum, types.SimpleNamespace)
 
 
 def _is_shared(name: str, x: Any) -> bool:

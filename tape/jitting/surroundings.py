@@ -11,14 +11,16 @@ import operator
 import types
 from collections import deque
 from collections.abc import Collection, Hashable, Iterator, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
-from tape.callables.objects import MISSING, Writable, is_plain_object, parts, writables
+from tape.callables.objects import MISSING, Writable, parts, writables
 from tape.callables.reach import Edge, Reach, Stored
 from tape.graph.segment import Handle
-from tape.jitting.flags import FEW, flags, has_kind, is_computing, is_container, is_flag, is_listing
+from tape.jitting import identities
+from tape.jitting.flags import FEW, flags, has_kind, is_computing, is_container, is_flag, is_listing, is_of_a_kind
 from tape.jitting.places import KeptArray, arrays_at, has_arrays
 
 _SMALL = 256  # up to here, equal numbers are one object
@@ -38,14 +40,15 @@ def surroundings(
     suspects: list[tuple[KeptArray, jax.Array]] = []
     ours, watched = {id(edge.holder) for edge in way}, {(id(edge.holder), edge.key) for edge in way}
     found: dict[Hashable, Edge] = {}
+    doubted = identities.doubted(reached)
     for holder in reached.holders:
         at, before = holder.place.at, holder.before
         by_name, computed = holder.place.spelled == ".{}", is_computing(holder, names)
         contains = is_container(holder)
-        seen = dict(flags(holder, reached, watched, names))
+        seen: dict[Any, Edge] = dict(flags(holder, reached, {*watched, *known}, names, doubted))
         found.update(seen)
         listed = contains or (by_name and isinstance(at, dict) and is_listing(names))
-        if listed and len(at) == len(before) and (id(at) in ours or not before or (contains and seen)):
+        if listed and len(at) == len(before) and (id(at) in ours or not before or any(key[-1] == "flag" for key in seen)):
             found[holder.key] = _of_length(at, len(at))
         if contains:
             if len(before) > _SMALL:  # data, rather than state
@@ -123,7 +126,9 @@ def _of_no_attribute(value: object, names: Collection[str]) -> Iterator[tuple[ob
             with contextlib.suppress(AttributeError):  # a slot that is empty
                 if read(value, name) is content:
                     yield name, Edge(read, value, name, (), -1, content)
-        elif read is getattr and is_plain_object(content):
+        elif read is getattr and isinstance(content, jax.Array) and name not in (own := getattr(value, "__dict__", {})):
+            yield (name, "own"), Edge(dict.get, own, name, (), -1, None)
+        elif read is getattr and is_of_a_kind(content):
             yield name, Edge(has_kind, value, (name, type(content)), (), -1, True)
 
 

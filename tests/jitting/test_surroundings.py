@@ -236,6 +236,8 @@ class No(Yes):
 
 
 class Settings:
+    rate = 0.5
+
     class Inner:
         flag = True
 
@@ -328,6 +330,81 @@ def test_a_flag_that_a_step_sets_is_set_at_every_call():
             if i in (3, 6):
                 o.phase, o.ready = "first", False
             yield step(tape.constant(1.0)).item(), o.phase, o.ready
+
+    assert list(outcomes(tape.jit)) == list(outcomes(lambda step: step))
+
+
+def _has(o):
+    return hasattr(o, "bias")
+
+
+def _gets(o):
+    return getattr(o, "bias", None) is not None
+
+
+def _tries(o):
+    try:
+        return o.bias.ndim == 0
+    except AttributeError:
+        return False
+
+
+@pytest.mark.parametrize("has", [_has, _gets, _tries])
+def test_an_attribute_comes_where_none_was(has):
+    def outcomes(wrap):
+        layer = Layer(2.0)
+        step = wrap(lambda x: layer.w * x + layer.bias if has(layer) else layer.w * x)
+        for bias in (None, 1.0, 2.0, None, 3.0):
+            if bias is not None:
+                layer.bias = tape.Variable(bias)
+            elif hasattr(layer, "bias"):
+                del layer.bias
+            yield step(tape.constant(1.0)).item()
+
+    assert list(outcomes(tape.jit)) == list(outcomes(lambda step: step))
+
+
+RATES = {
+    "an attribute": (lambda o: o.rate, lambda o, x: setattr(o, "rate", x)),
+    "an item": (lambda o: o.options["rate"], lambda o, x: o.options.update(rate=x)),
+    "a row": (lambda o: o.rows[0], lambda o, x: o.rows.__setitem__(0, x)),
+    "an attribute of a class": (lambda o: Settings.rate, lambda o, x: setattr(Settings, "rate", x)),
+    "an attribute where the class has one": (
+        lambda o: o.shared.rate,
+        lambda o, x: vars(o.shared).pop("rate", None) if x == 0.5 else setattr(o.shared, "rate", x),
+    ),
+    "a global": (lambda o: _RATE, lambda o, x: globals().update(_RATE=x)),
+}
+_RATE = 0.5
+
+
+def test_an_attribute_comes_where_the_class_has_an_array():
+    class Layer:
+        rate = jnp.float32(0.5)
+
+    def outcomes(wrap):
+        layer = Layer()
+        step = wrap(lambda x: x * layer.rate)
+        for rate in (None, 2.0, 3.0, None):
+            vars(layer).clear()
+            vars(layer).update({} if rate is None else {"rate": jnp.float32(rate)})
+            yield step(tape.constant(1.0)).item()
+
+    assert list(outcomes(tape.jit)) == list(outcomes(lambda step: step))
+
+
+@pytest.mark.parametrize("name", RATES)
+@pytest.mark.parametrize("number", [0.5, np.float32(0.5)])
+def test_a_variable_comes_where_a_number_was(name, number):
+    read, write = RATES[name]
+
+    def outcomes(wrap):
+        o = types.SimpleNamespace(w=tape.Variable(2.0), options={}, rows=[None, "rate"], shared=Settings())
+        Settings.rate = 0.5
+        step = wrap(lambda x: o.w * x * read(o))
+        for rate in (number, tape.constant(0.25), number, tape.constant(0.125), jnp.float32(2.0)):
+            write(o, rate)
+            yield step(tape.constant(1.0)).item()
 
     assert list(outcomes(tape.jit)) == list(outcomes(lambda step: step))
 
