@@ -508,18 +508,69 @@ static struct {
     Py_ssize_t room;
 } spare;
 
-/* Spare the collector of garbage a cell whose value refers to nothing that could refer to it: a loop that looks in each turn has ten of them a turn
-   on its tape, and every collection would go through all of them. */
-static void
-spare_collector(PyObject *cell)
+/* Tell whether a value refers to nothing that could refer to it. */
+static int
+refers_to_nothing(PyObject *value)
 {
     static PyTypeObject *array; /* one of `concrete` */
-    PyTypeObject *type = Py_TYPE(PyList_GET_ITEM(cell, 0));
+    PyTypeObject *type = Py_TYPE(value);
     if (type != array && PySet_Contains(told.concrete, (PyObject *)type) == 1) {
         array = type;
     }
-    if (type == array) {
-        PyObject_GC_UnTrack(cell);
+    return type == array;
+}
+
+/* Spare the collector of garbage what is on no cycle: a loop that looks in each turn has ten cells a turn on its tape, and more, and every collection
+   would go through all of them. */
+static void
+overlook(PyObject *object)
+{
+    if (object != NULL && PyObject_IS_GC(object) && PyObject_GC_IsTracked(object)) {
+        PyObject_GC_UnTrack(object);
+    }
+}
+
+static void
+spare_collector(PyObject *cell)
+{
+    if (refers_to_nothing(PyList_GET_ITEM(cell, 0))) {
+        overlook(cell);
+    }
+}
+
+/* Tell whether a cell holds a number or an array. */
+static int
+holds_value(PyObject *cell)
+{
+    return PyList_CheckExact(cell) && PyList_GET_SIZE(cell) == 1 &&
+           (!PyObject_IS_GC(PyList_GET_ITEM(cell, 0)) || refers_to_nothing(PyList_GET_ITEM(cell, 0)));
+}
+
+/* Spare it what a segment that has run keeps for sweeps: cells of its leaves and results, as long as all of them hold values, and lists to which nothing
+   is added any more. */
+static void
+spare_kept(Segment *segment, PyObject *saved, PyObject *run)
+{
+    PyObject *slot, *cell;
+    Py_ssize_t at = 0;
+    int all = PyDict_CheckExact(saved);
+    while (all && PyDict_Next(saved, &at, &slot, &cell)) {
+        all = holds_value(cell);
+    }
+    if (all) { /* all that enters later is what a cell holds, too */
+        overlook(saved);
+        overlook(run);
+    }
+    all = PyList_CheckExact(segment->leaves);
+    for (Py_ssize_t i = 0; all && i < PyList_GET_SIZE(segment->leaves); i++) {
+        all = holds_value(PyList_GET_ITEM(segment->leaves, i));
+    }
+    if (all) {
+        overlook(segment->leaves);
+    }
+    overlook(segment->borrowed);
+    if (PyList_CheckExact(segment->leaf_places) && PyList_GET_SIZE(segment->leaf_places) == 0) {
+        overlook(segment->leaf_places);
     }
 }
 
@@ -714,6 +765,9 @@ new_segment(PyObject *epoch, PyObject *configuration, PyObject *state, PyObject 
         (ref = PyWeakref_NewRef((PyObject *)segment, NULL)) == NULL || (id = PyLong_FromVoidPtr(segment)) == NULL ||
         PyDict_SetItem(begin.segments, id, ref) < 0) {
         Py_CLEAR(segment);
+    } else {
+        overlook(segment->lock);
+        overlook(ref);
     }
     Py_XDECREF(ref);
     Py_XDECREF(id);
@@ -3030,10 +3084,13 @@ keep_results(Segment *segment, Choice *program, PyObject *results)
     if (done) {
         drop_recent(segment);
     }
+    done = done && leave(segment) == 0;
+    if (done) {
+        spare_kept(segment, saved, segment->run);
+    }
     Py_XDECREF(args);
     Py_XDECREF(fields);
     Py_XDECREF(saved);
-    done = done && leave(segment) == 0;
     if (done && PyObject_RichCompareBool(program->roots, number_one, Py_GT) == 1) { /* sweeps may come from several: as note in tape/programs/retention.py */
         PyObject *ref = PyWeakref_NewRef((PyObject *)segment, NULL), *noted = ref == NULL ? NULL : PyTuple_Pack(2, ref, Py_None);
         PyObject *list = PyTuple_GET_ITEM(program->kept, 4) == Py_True ? runs.heavy : runs.shared;

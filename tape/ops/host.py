@@ -16,9 +16,8 @@ import numpy as np
 from jax import lax
 
 from tape import jaxapi
-from tape.ops.host_indexing import gather, put, scatter
+from tape.ops.host_places import gather, put, scatter, sort, top_k
 from tape.ops.host_solving import cholesky, triangular_solve
-from tape.ops.host_sorting import sort, top_k
 
 Host = Any  # an array of NumPy, or one of its scalars: of shape ()
 Call = Any  # a function of these, which returns one, or several in a list
