@@ -28,7 +28,7 @@ Structures are the bases of Python classes (tape/layout.py), with the same attri
 #include <Python.h>
 #include <structmember.h>
 
-#define CONTRACT 25 /* as in tape/layout.py */
+#define CONTRACT 26 /* as in tape/layout.py */
 
 #ifdef Py_GIL_DISABLED
 #error "the recorder in C needs the GIL; the one in Python runs without it"
@@ -2406,6 +2406,19 @@ same_number(PyObject *a, PyObject *b)
     return same;
 }
 
+/* Return the array (borrowed) of a number among those that an argument was (Met in tape/programs/numbers.py); NULL without an exception where it is
+   none of them. */
+static PyObject *
+array_met(PyObject *met, PyObject *number)
+{
+    PyObject *known = PyDict_CheckExact(met) ? PyDict_GetItemWithError(met, (PyObject *)Py_TYPE(number)) : NULL;
+    PyObject *array = known != NULL && PyDict_CheckExact(known) ? PyDict_GetItemWithError(known, number) : NULL;
+    if (array == NULL) {
+        PyErr_Clear();
+    }
+    return array;
+}
+
 /* Call a program where numbers are what they were, as run of _Steady in tape/programs/numbers.py does, which is called where they are not, and where
    it has something to do at this call. */
 static PyObject *
@@ -2425,7 +2438,10 @@ Numbers_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject 
         for (i = 0; same && i < n; i++) {
             PyObject *value = PyTuple_GET_ITEM(expected, i), *other = PyTuple_GET_ITEM(instead, i);
             if (value == Py_Ellipsis) {
-                passed[++given] = args[i];
+                PyObject *array = other == Py_None ? args[i] : array_met(other, args[i]);
+                if ((same = array != NULL)) {
+                    passed[++given] = array;
+                }
             } else if ((same = same_number(args[i], value)) && other != Py_None) { /* None: the program knows it */
                 passed[++given] = other;
             }
