@@ -325,14 +325,14 @@ static Thread *
 this_thread(void)
 {
     PyThreadState *state = PyThreadState_Get();
-    if (asked.state == state && asked.id == PyThreadState_GetID(state)) {
+    if (asked.state == state && asked.id == state->id) {
         return asked.thread;
     }
     PyObject *held = PyThreadState_GetDict();
     Thread *thread = held == NULL ? NULL : (Thread *)PyDict_GetItemWithError(held, thread_key);
     if (thread != NULL) {
         asked.state = state;
-        asked.id = PyThreadState_GetID(state);
+        asked.id = state->id;
         asked.thread = thread;
     }
     return thread;
@@ -498,7 +498,7 @@ number_in(PyObject *module, PyObject *name)
 
 /* -- results of a pending segment -------------------------------------------------------------------------------------------------------- */
 
-#define SPARE 256       /* Variables, and cells, that are kept to be made again */
+#define SPARE 512       /* Variables, and cells, that are kept to be made again */
 #define SPARE_ROOM 4096 /* results for which there is room in the row that is kept */
 
 static struct {
@@ -509,33 +509,77 @@ static struct {
 } spare;
 
 /* Spare the collector of garbage a cell whose value refers to nothing that could refer to it: a loop that looks in each turn has ten of them a turn
-   on its tape, and every collection would go through all of them. */
+   on its tape, and every collection would go through all of them.  One with a value of another kind is shown to it: it may have been empty before. */
 static void
 spare_collector(PyObject *cell)
 {
     static PyTypeObject *array; /* one of `concrete` */
     PyTypeObject *type = Py_TYPE(PyList_GET_ITEM(cell, 0));
-    if (type != array && PySet_Contains(told.concrete, (PyObject *)type) == 1) {
+    if (type != array && type != &PyFloat_Type && PySet_Contains(told.concrete, (PyObject *)type) == 1) {
         array = type;
     }
-    if (type == array) {
+    if (type == array || type == &PyFloat_Type) {
         PyObject_GC_UnTrack(cell);
+    } else if (!PyObject_GC_IsTracked(cell)) {
+        PyObject_GC_Track(cell);
     }
 }
 
+/* Make a cell for a value to come, which the collector of garbage need not see. */
 static PyObject *
 empty_cell(void)
 {
     if (spare.n_cells > 0) {
-        PyObject *cell = spare.cells[--spare.n_cells];
-        PyObject_GC_Track(cell);
-        return cell;
+        return spare.cells[--spare.n_cells];
     }
     PyObject *cell = PyList_New(1);
     if (cell != NULL) {
         PyList_SET_ITEM(cell, 0, Py_NewRef(Py_None));
+        PyObject_GC_UnTrack(cell);
     }
     return cell;
+}
+
+/* Make a cell that holds a value. */
+static PyObject *
+cell_of(PyObject *value)
+{
+    PyObject *cell = empty_cell();
+    if (cell != NULL) {
+        PyList_SET_ITEM(cell, 0, Py_NewRef(value));
+        Py_DECREF(Py_None); /* which it held */
+        spare_collector(cell);
+    }
+    return cell;
+}
+
+/* Keep a cell that nobody else refers to, to be made again; takes over the reference. */
+static void
+drop_cell(PyObject *cell)
+{
+    PyObject *value = PyList_GET_SIZE(cell) == 1 ? PyList_GET_ITEM(cell, 0) : NULL;
+    if (Py_REFCNT(cell) != 1 || value == NULL || (value != Py_None && !PyFloat_CheckExact(value)) || spare.n_cells == SPARE) {
+        Py_DECREF(cell);
+        return;
+    }
+    PyObject_GC_UnTrack(cell); /* else the collection of garbage that lets go of the segment would clear it */
+    PyList_SET_ITEM(cell, 0, Py_NewRef(Py_None));
+    Py_DECREF(value); /* nothing of Python's runs */
+    spare.cells[spare.n_cells++] = cell;
+}
+
+/* Let go of the leaves of a segment: of numbers, too, whose cells nobody holds. */
+static void
+drop_leaves(PyObject *leaves)
+{
+    for (Py_ssize_t i = 0; Py_REFCNT(leaves) == 1 && PyList_CheckExact(leaves) && i < PyList_GET_SIZE(leaves); i++) {
+        PyObject *cell = PyList_GET_ITEM(leaves, i);
+        if (PyList_CheckExact(cell) && PyList_GET_SIZE(cell) == 1 && PyFloat_CheckExact(PyList_GET_ITEM(cell, 0))) {
+            PyList_SET_ITEM(leaves, i, NULL);
+            drop_cell(cell);
+        }
+    }
+    Py_DECREF(leaves);
 }
 
 /* Let go of a segment's results that are not in its dict of cells: most are values inside of a program, whose cells nobody holds and nobody has filled. */
@@ -547,14 +591,8 @@ drop_recent(Segment *segment)
     segment->recent = NULL;
     segment->n_recent = segment->room = segment->most = 0;
     for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *cell = row[i].cell;
         Py_DECREF(row[i].slot);
-        if (Py_REFCNT(cell) == 1 && PyList_GET_SIZE(cell) == 1 && PyList_GET_ITEM(cell, 0) == Py_None && spare.n_cells < SPARE) {
-            PyObject_GC_UnTrack(cell); /* else the collection of garbage that lets go of the segment would clear it */
-            spare.cells[spare.n_cells++] = cell;
-        } else {
-            Py_DECREF(cell);
-        }
+        drop_cell(row[i].cell);
     }
     if (room > spare.room && room <= SPARE_ROOM) {
         Result *before = spare.row;
@@ -1296,14 +1334,25 @@ slot_of_value(Walk *walk, PyObject *value)
         Py_XDECREF(aval);
     }
     Py_XINCREF(kind);
-    PyObject *cell = kind == NULL ? NULL : PyList_New(1);
-    if (cell != NULL) {
-        PyList_SET_ITEM(cell, 0, Py_NewRef(value));
-        spare_collector(cell);
-    }
+    PyObject *cell = kind == NULL ? NULL : cell_of(value);
     int entered = cell != NULL && enter_leaf(walk, kind, cell, NULL, NULL, NULL);
     Py_XDECREF(kind);
     return entered ? Py_NewRef(walk->entering[walk->count - 1].slot) : NULL;
+}
+
+static void Variable_dealloc(PyObject *self);
+
+static inline void
+free_variable(PyObject *self, PyTypeObject *type)
+{
+    WEAKLY(Handle);
+    Handle_clear(self);
+    if ((PyObject *)type == told.variable && type->tp_dealloc == Variable_dealloc && spare.count < SPARE) {
+        spare.variables[spare.count++] = self;
+    } else {
+        type->tp_free(self);
+    }
+    Py_DECREF(type);
 }
 
 /* Free a Variable, for the class of Variables and those that users derive from it, as Python would: an op makes one, and mostly frees one, and what
@@ -1313,15 +1362,14 @@ Variable_dealloc(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
-    Py_TRASHCAN_BEGIN(self, Variable_dealloc) /* a tape is as deep as it is long */
-    WEAKLY(Handle);
-    Handle_clear(self);
-    if ((PyObject *)type == told.variable && type->tp_dealloc == Variable_dealloc && spare.count < SPARE) {
-        spare.variables[spare.count++] = self;
-    } else {
-        type->tp_free(self);
+    Handle *handle = (Handle *)self;
+    if (handle->extra == Py_None && handle->segment != NULL && Py_REFCNT(handle->segment) > 1 && handle->cell != NULL && Py_REFCNT(handle->cell) > 1 &&
+        handle->place != NULL && Py_REFCNT(handle->place) > 1) {
+        free_variable(self, type); /* what it refers to stays */
+        return;
     }
-    Py_DECREF(type);
+    Py_TRASHCAN_BEGIN(self, Variable_dealloc) /* a tape is as deep as it is long */
+    free_variable(self, type);
     Py_TRASHCAN_END
 }
 
@@ -2919,7 +2967,11 @@ handed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
         }
     }
     for (size_t i = 0; i < sizeof now / sizeof *now; i++) {
-        Py_XDECREF(now[i].value);
+        if (saved != NULL && now[i].field == &segment->leaves) {
+            drop_leaves(now[i].value);
+        } else {
+            Py_XDECREF(now[i].value);
+        }
     }
     if (saved != NULL) {
         drop_recent(segment);
@@ -2997,13 +3049,11 @@ keep_results(Segment *segment, Choice *program, PyObject *results)
     }
     PyObject *saved = stored_in(segment->cells, segment, program->live, results), *run = NULL, *released = NULL;
     for (Py_ssize_t i = 0; saved != NULL && i < further; i++) {
-        PyObject *cell = PyList_New(1);
+        PyObject *cell = cell_of(PyList_GET_ITEM(results, n + i));
         if (cell == NULL) {
             Py_CLEAR(saved);
             break;
         }
-        PyList_SET_ITEM(cell, 0, Py_NewRef(PyList_GET_ITEM(results, n + i)));
-        spare_collector(cell);
         if (PyDict_SetItem(saved, PyTuple_GET_ITEM(residuals, i), cell) < 0) {
             Py_CLEAR(saved);
         }
