@@ -1986,6 +1986,83 @@ end:
     return made;
 }
 
+#define INDICES 64 /* of Variables of some kind that are found at once */
+
+static struct { PyObject *of, *kind, *key, *plan; } indices[INDICES]; /* `of`: the plans among which it is */
+
+/* Return an item of an index, and how many there are. */
+static inline PyObject *
+index_item(PyObject *index, Py_ssize_t i)
+{
+    return PyTuple_CheckExact(index) ? PyTuple_GET_ITEM(index, i) : index;
+}
+
+static inline Py_ssize_t
+index_length(PyObject *index)
+{
+    return PyTuple_CheckExact(index) ? PyTuple_GET_SIZE(index) : 1;
+}
+
+/* Return where an index of a Variable of some kind is noted, by the objects in it: those written in a program are the same at every call. */
+static inline int
+index_place(PyObject *kind, PyObject *index)
+{
+    uintptr_t sum = (uintptr_t)kind / 16;
+    for (Py_ssize_t i = 0; i < index_length(index); i++) {
+        PyObject *item = index_item(index, i);
+        PySliceObject *slice = (PySliceObject *)item;
+        sum = 31 * sum + (PySlice_Check(item) ? ((uintptr_t)slice->start + 3 * (uintptr_t)slice->stop + 7 * (uintptr_t)slice->step) / 16 : (uintptr_t)item / 16);
+    }
+    return (int)((sum ^ sum >> 8) % INDICES);
+}
+
+/* Return the plan of an index that consists of the same objects as one that was met lately; NULL where it does not. */
+static PyObject *
+near_plan(Function *self, int at, PyObject *kind, PyObject *index)
+{
+    PyObject *key = indices[at].of == self->plans && indices[at].kind == kind ? indices[at].key : NULL;
+    Py_ssize_t n = index_length(index), i = 0;
+    if (key == NULL || PyTuple_GET_SIZE(key) != n + 1) {
+        return NULL;
+    }
+    for (; i < n; i++) {
+        PyObject *item = index_item(index, i), *known = PyTuple_GET_ITEM(key, i + 1);
+        PySliceObject *slice = (PySliceObject *)item;
+        if (PySlice_Check(item) ? !PyTuple_CheckExact(known) || PyTuple_GET_ITEM(known, 0) != slice->start || PyTuple_GET_ITEM(known, 1) != slice->stop ||
+                                      PyTuple_GET_ITEM(known, 2) != slice->step
+                                : known != item || PyTuple_CheckExact(known)) {
+            return NULL;
+        }
+    }
+    return indices[at].plan;
+}
+
+/* Note the plan of an index. */
+static void
+note_plan(Function *self, int at, PyObject *kind, PyObject *key, PyObject *plan)
+{
+    PyObject *before[] = {indices[at].of, indices[at].kind, indices[at].key, indices[at].plan};
+    indices[at].of = Py_NewRef(self->plans);
+    indices[at].kind = Py_NewRef(kind);
+    indices[at].key = Py_NewRef(key);
+    indices[at].plan = Py_NewRef(plan);
+    clear_fields(before, before + 4);
+}
+
+/* Record what an index comes to by its plan; NULL without an exception if that is not done here. */
+static PyObject *
+by_plan(PyObject *v, PyObject *plan)
+{
+    PyObject *starts = PyTuple_GET_ITEM(plan, 1), *inputs[MOST] = {v};
+    Py_INCREF(plan);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(starts); i++) {
+        inputs[i + 1] = PyTuple_GET_ITEM(starts, i);
+    }
+    PyObject *made = fast(PyTuple_GET_ITEM(plan, 0), inputs, PyTuple_GET_SIZE(starts) + 1);
+    Py_DECREF(plan);
+    return made;
+}
+
 /* Record v[index] for an index of integers, slices, new axes and an ellipsis that was met before, as tape/variables/indexing.py has it. */
 static PyObject *
 known_index(Function *self, PyObject *v, PyObject *index)
@@ -1994,6 +2071,11 @@ known_index(Function *self, PyObject *v, PyObject *index)
     Kind *kind = handle == NULL ? NULL : (Kind *)((Place *)handle->place)->kind;
     if (kind == NULL || !is_a(kind, &Kind_type) || kind->aval == NULL) {
         return NULL;
+    }
+    int whole = PyLong_CheckExact(index), at = whole ? 0 : index_place((PyObject *)kind, index);
+    PyObject *near = whole ? NULL : near_plan(self, at, (PyObject *)kind, index);
+    if (near != NULL) {
+        return by_plan(v, near);
     }
     PyObject *shape = PyObject_GetAttr(kind->aval, name_shape), *made = NULL, *key = NULL;
     if (shape == NULL || !PyTuple_CheckExact(shape)) {
@@ -2015,14 +2097,14 @@ known_index(Function *self, PyObject *v, PyObject *index)
         }
         goto end;
     }
-    Py_ssize_t n = PyTuple_CheckExact(index) ? PyTuple_GET_SIZE(index) : 1;
+    Py_ssize_t n = index_length(index);
     key = PyTuple_New(n + 1);
     if (key == NULL) {
         goto end;
     }
     PyTuple_SET_ITEM(key, 0, Py_NewRef(shape));
     for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *item = PyTuple_CheckExact(index) ? PyTuple_GET_ITEM(index, i) : index;
+        PyObject *item = index_item(index, i);
         if (PySlice_Check(item)) {
             PySliceObject *slice = (PySliceObject *)item;
             PyObject *bounds[3] = {slice->start, slice->stop, slice->step};
@@ -2043,13 +2125,8 @@ known_index(Function *self, PyObject *v, PyObject *index)
     PyObject *plan = PyDict_GetItemWithError(self->plans, key);
     if (plan != NULL && PyTuple_Check(plan) && PyTuple_GET_SIZE(plan) == 2 && PyTuple_Check(PyTuple_GET_ITEM(plan, 1)) &&
         PyTuple_GET_SIZE(PyTuple_GET_ITEM(plan, 1)) < MOST) {
-        Py_INCREF(plan);
-        PyObject *starts = PyTuple_GET_ITEM(plan, 1), *inputs[MOST] = {v};
-        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(starts); i++) {
-            inputs[i + 1] = PyTuple_GET_ITEM(starts, i);
-        }
-        made = fast(PyTuple_GET_ITEM(plan, 0), inputs, PyTuple_GET_SIZE(starts) + 1);
-        Py_DECREF(plan);
+        note_plan(self, at, (PyObject *)kind, key, plan);
+        made = by_plan(v, plan);
     }
 end:
     Py_XDECREF(key);
