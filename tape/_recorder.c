@@ -325,14 +325,14 @@ static Thread *
 this_thread(void)
 {
     PyThreadState *state = PyThreadState_Get();
-    if (asked.state == state && asked.id == PyThreadState_GetID(state)) {
+    if (asked.state == state && asked.id == state->id) {
         return asked.thread;
     }
     PyObject *held = PyThreadState_GetDict();
     Thread *thread = held == NULL ? NULL : (Thread *)PyDict_GetItemWithError(held, thread_key);
     if (thread != NULL) {
         asked.state = state;
-        asked.id = PyThreadState_GetID(state);
+        asked.id = state->id;
         asked.thread = thread;
     }
     return thread;
@@ -498,7 +498,7 @@ number_in(PyObject *module, PyObject *name)
 
 /* -- results of a pending segment -------------------------------------------------------------------------------------------------------- */
 
-#define SPARE 256       /* Variables, and cells, that are kept to be made again */
+#define SPARE 512       /* Variables, and cells, that are kept to be made again */
 #define SPARE_ROOM 4096 /* results for which there is room in the row that is kept */
 
 static struct {
@@ -530,11 +530,16 @@ overlook(PyObject *object)
     }
 }
 
+/* Do so with a cell whose value refers to nothing that could refer to it.  One with a value of another kind is shown to the collector: it may have been
+   empty before. */
 static void
 spare_collector(PyObject *cell)
 {
-    if (refers_to_nothing(PyList_GET_ITEM(cell, 0))) {
+    PyObject *value = PyList_GET_ITEM(cell, 0);
+    if (PyFloat_CheckExact(value) || refers_to_nothing(value)) {
         overlook(cell);
+    } else if (!PyObject_GC_IsTracked(cell)) {
+        PyObject_GC_Track(cell);
     }
 }
 
@@ -574,19 +579,61 @@ spare_kept(Segment *segment, PyObject *saved, PyObject *run)
     }
 }
 
+/* Make a cell for a value to come, which the collector of garbage need not see. */
 static PyObject *
 empty_cell(void)
 {
     if (spare.n_cells > 0) {
-        PyObject *cell = spare.cells[--spare.n_cells];
-        PyObject_GC_Track(cell);
-        return cell;
+        return spare.cells[--spare.n_cells];
     }
     PyObject *cell = PyList_New(1);
     if (cell != NULL) {
         PyList_SET_ITEM(cell, 0, Py_NewRef(Py_None));
+        PyObject_GC_UnTrack(cell);
     }
     return cell;
+}
+
+/* Make a cell that holds a value. */
+static PyObject *
+cell_of(PyObject *value)
+{
+    PyObject *cell = empty_cell();
+    if (cell != NULL) {
+        PyList_SET_ITEM(cell, 0, Py_NewRef(value));
+        Py_DECREF(Py_None); /* which it held */
+        spare_collector(cell);
+    }
+    return cell;
+}
+
+/* Keep a cell that nobody else refers to, to be made again; takes over the reference. */
+static void
+drop_cell(PyObject *cell)
+{
+    PyObject *value = PyList_GET_SIZE(cell) == 1 ? PyList_GET_ITEM(cell, 0) : NULL;
+    if (Py_REFCNT(cell) != 1 || value == NULL || (value != Py_None && !PyFloat_CheckExact(value)) || spare.n_cells == SPARE) {
+        Py_DECREF(cell);
+        return;
+    }
+    PyObject_GC_UnTrack(cell); /* else the collection of garbage that lets go of the segment would clear it */
+    PyList_SET_ITEM(cell, 0, Py_NewRef(Py_None));
+    Py_DECREF(value); /* nothing of Python's runs */
+    spare.cells[spare.n_cells++] = cell;
+}
+
+/* Let go of the leaves of a segment: of numbers, too, whose cells nobody holds. */
+static void
+drop_leaves(PyObject *leaves)
+{
+    for (Py_ssize_t i = 0; Py_REFCNT(leaves) == 1 && PyList_CheckExact(leaves) && i < PyList_GET_SIZE(leaves); i++) {
+        PyObject *cell = PyList_GET_ITEM(leaves, i);
+        if (PyList_CheckExact(cell) && PyList_GET_SIZE(cell) == 1 && PyFloat_CheckExact(PyList_GET_ITEM(cell, 0))) {
+            PyList_SET_ITEM(leaves, i, NULL);
+            drop_cell(cell);
+        }
+    }
+    Py_DECREF(leaves);
 }
 
 /* Let go of a segment's results that are not in its dict of cells: most are values inside of a program, whose cells nobody holds and nobody has filled. */
@@ -598,14 +645,8 @@ drop_recent(Segment *segment)
     segment->recent = NULL;
     segment->n_recent = segment->room = segment->most = 0;
     for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *cell = row[i].cell;
         Py_DECREF(row[i].slot);
-        if (Py_REFCNT(cell) == 1 && PyList_GET_SIZE(cell) == 1 && PyList_GET_ITEM(cell, 0) == Py_None && spare.n_cells < SPARE) {
-            PyObject_GC_UnTrack(cell); /* else the collection of garbage that lets go of the segment would clear it */
-            spare.cells[spare.n_cells++] = cell;
-        } else {
-            Py_DECREF(cell);
-        }
+        drop_cell(row[i].cell);
     }
     if (room > spare.room && room <= SPARE_ROOM) {
         Result *before = spare.row;
@@ -1350,14 +1391,25 @@ slot_of_value(Walk *walk, PyObject *value)
         Py_XDECREF(aval);
     }
     Py_XINCREF(kind);
-    PyObject *cell = kind == NULL ? NULL : PyList_New(1);
-    if (cell != NULL) {
-        PyList_SET_ITEM(cell, 0, Py_NewRef(value));
-        spare_collector(cell);
-    }
+    PyObject *cell = kind == NULL ? NULL : cell_of(value);
     int entered = cell != NULL && enter_leaf(walk, kind, cell, NULL, NULL, NULL);
     Py_XDECREF(kind);
     return entered ? Py_NewRef(walk->entering[walk->count - 1].slot) : NULL;
+}
+
+static void Variable_dealloc(PyObject *self);
+
+static inline void
+free_variable(PyObject *self, PyTypeObject *type)
+{
+    WEAKLY(Handle);
+    Handle_clear(self);
+    if ((PyObject *)type == told.variable && type->tp_dealloc == Variable_dealloc && spare.count < SPARE) {
+        spare.variables[spare.count++] = self;
+    } else {
+        type->tp_free(self);
+    }
+    Py_DECREF(type);
 }
 
 /* Free a Variable, for the class of Variables and those that users derive from it, as Python would: an op makes one, and mostly frees one, and what
@@ -1367,15 +1419,14 @@ Variable_dealloc(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
-    Py_TRASHCAN_BEGIN(self, Variable_dealloc) /* a tape is as deep as it is long */
-    WEAKLY(Handle);
-    Handle_clear(self);
-    if ((PyObject *)type == told.variable && type->tp_dealloc == Variable_dealloc && spare.count < SPARE) {
-        spare.variables[spare.count++] = self;
-    } else {
-        type->tp_free(self);
+    Handle *handle = (Handle *)self;
+    if (handle->extra == Py_None && handle->segment != NULL && Py_REFCNT(handle->segment) > 1 && handle->cell != NULL && Py_REFCNT(handle->cell) > 1 &&
+        handle->place != NULL && Py_REFCNT(handle->place) > 1) {
+        free_variable(self, type); /* what it refers to stays */
+        return;
     }
-    Py_DECREF(type);
+    Py_TRASHCAN_BEGIN(self, Variable_dealloc) /* a tape is as deep as it is long */
+    free_variable(self, type);
     Py_TRASHCAN_END
 }
 
@@ -1992,6 +2043,83 @@ end:
     return made;
 }
 
+#define INDICES 64 /* of Variables of some kind that are found at once */
+
+static struct { PyObject *of, *kind, *key, *plan; } indices[INDICES]; /* `of`: the plans among which it is */
+
+/* Return an item of an index, and how many there are. */
+static inline PyObject *
+index_item(PyObject *index, Py_ssize_t i)
+{
+    return PyTuple_CheckExact(index) ? PyTuple_GET_ITEM(index, i) : index;
+}
+
+static inline Py_ssize_t
+index_length(PyObject *index)
+{
+    return PyTuple_CheckExact(index) ? PyTuple_GET_SIZE(index) : 1;
+}
+
+/* Return where an index of a Variable of some kind is noted, by the objects in it: those written in a program are the same at every call. */
+static inline int
+index_place(PyObject *kind, PyObject *index)
+{
+    uintptr_t sum = (uintptr_t)kind / 16;
+    for (Py_ssize_t i = 0; i < index_length(index); i++) {
+        PyObject *item = index_item(index, i);
+        PySliceObject *slice = (PySliceObject *)item;
+        sum = 31 * sum + (PySlice_Check(item) ? ((uintptr_t)slice->start + 3 * (uintptr_t)slice->stop + 7 * (uintptr_t)slice->step) / 16 : (uintptr_t)item / 16);
+    }
+    return (int)((sum ^ sum >> 8) % INDICES);
+}
+
+/* Return the plan of an index that consists of the same objects as one that was met lately; NULL where it does not. */
+static PyObject *
+near_plan(Function *self, int at, PyObject *kind, PyObject *index)
+{
+    PyObject *key = indices[at].of == self->plans && indices[at].kind == kind ? indices[at].key : NULL;
+    Py_ssize_t n = index_length(index), i = 0;
+    if (key == NULL || PyTuple_GET_SIZE(key) != n + 1) {
+        return NULL;
+    }
+    for (; i < n; i++) {
+        PyObject *item = index_item(index, i), *known = PyTuple_GET_ITEM(key, i + 1);
+        PySliceObject *slice = (PySliceObject *)item;
+        if (PySlice_Check(item) ? !PyTuple_CheckExact(known) || PyTuple_GET_ITEM(known, 0) != slice->start || PyTuple_GET_ITEM(known, 1) != slice->stop ||
+                                      PyTuple_GET_ITEM(known, 2) != slice->step
+                                : known != item || PyTuple_CheckExact(known)) {
+            return NULL;
+        }
+    }
+    return indices[at].plan;
+}
+
+/* Note the plan of an index. */
+static void
+note_plan(Function *self, int at, PyObject *kind, PyObject *key, PyObject *plan)
+{
+    PyObject *before[] = {indices[at].of, indices[at].kind, indices[at].key, indices[at].plan};
+    indices[at].of = Py_NewRef(self->plans);
+    indices[at].kind = Py_NewRef(kind);
+    indices[at].key = Py_NewRef(key);
+    indices[at].plan = Py_NewRef(plan);
+    clear_fields(before, before + 4);
+}
+
+/* Record what an index comes to by its plan; NULL without an exception if that is not done here. */
+static PyObject *
+by_plan(PyObject *v, PyObject *plan)
+{
+    PyObject *starts = PyTuple_GET_ITEM(plan, 1), *inputs[MOST] = {v};
+    Py_INCREF(plan);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(starts); i++) {
+        inputs[i + 1] = PyTuple_GET_ITEM(starts, i);
+    }
+    PyObject *made = fast(PyTuple_GET_ITEM(plan, 0), inputs, PyTuple_GET_SIZE(starts) + 1);
+    Py_DECREF(plan);
+    return made;
+}
+
 /* Record v[index] for an index of integers, slices, new axes and an ellipsis that was met before, as tape/variables/indexing.py has it. */
 static PyObject *
 known_index(Function *self, PyObject *v, PyObject *index)
@@ -2000,6 +2128,11 @@ known_index(Function *self, PyObject *v, PyObject *index)
     Kind *kind = handle == NULL ? NULL : (Kind *)((Place *)handle->place)->kind;
     if (kind == NULL || !is_a(kind, &Kind_type) || kind->aval == NULL) {
         return NULL;
+    }
+    int whole = PyLong_CheckExact(index), at = whole ? 0 : index_place((PyObject *)kind, index);
+    PyObject *near = whole ? NULL : near_plan(self, at, (PyObject *)kind, index);
+    if (near != NULL) {
+        return by_plan(v, near);
     }
     PyObject *shape = PyObject_GetAttr(kind->aval, name_shape), *made = NULL, *key = NULL;
     if (shape == NULL || !PyTuple_CheckExact(shape)) {
@@ -2021,14 +2154,14 @@ known_index(Function *self, PyObject *v, PyObject *index)
         }
         goto end;
     }
-    Py_ssize_t n = PyTuple_CheckExact(index) ? PyTuple_GET_SIZE(index) : 1;
+    Py_ssize_t n = index_length(index);
     key = PyTuple_New(n + 1);
     if (key == NULL) {
         goto end;
     }
     PyTuple_SET_ITEM(key, 0, Py_NewRef(shape));
     for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *item = PyTuple_CheckExact(index) ? PyTuple_GET_ITEM(index, i) : index;
+        PyObject *item = index_item(index, i);
         if (PySlice_Check(item)) {
             PySliceObject *slice = (PySliceObject *)item;
             PyObject *bounds[3] = {slice->start, slice->stop, slice->step};
@@ -2049,13 +2182,8 @@ known_index(Function *self, PyObject *v, PyObject *index)
     PyObject *plan = PyDict_GetItemWithError(self->plans, key);
     if (plan != NULL && PyTuple_Check(plan) && PyTuple_GET_SIZE(plan) == 2 && PyTuple_Check(PyTuple_GET_ITEM(plan, 1)) &&
         PyTuple_GET_SIZE(PyTuple_GET_ITEM(plan, 1)) < MOST) {
-        Py_INCREF(plan);
-        PyObject *starts = PyTuple_GET_ITEM(plan, 1), *inputs[MOST] = {v};
-        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(starts); i++) {
-            inputs[i + 1] = PyTuple_GET_ITEM(starts, i);
-        }
-        made = fast(PyTuple_GET_ITEM(plan, 0), inputs, PyTuple_GET_SIZE(starts) + 1);
-        Py_DECREF(plan);
+        note_plan(self, at, (PyObject *)kind, key, plan);
+        made = by_plan(v, plan);
     }
 end:
     Py_XDECREF(key);
@@ -2989,7 +3117,11 @@ handed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
         }
     }
     for (size_t i = 0; i < sizeof now / sizeof *now; i++) {
-        Py_XDECREF(now[i].value);
+        if (saved != NULL && now[i].field == &segment->leaves) {
+            drop_leaves(now[i].value);
+        } else {
+            Py_XDECREF(now[i].value);
+        }
     }
     if (saved != NULL) {
         drop_recent(segment);
@@ -3067,13 +3199,11 @@ keep_results(Segment *segment, Choice *program, PyObject *results)
     }
     PyObject *saved = stored_in(segment->cells, segment, program->live, results), *run = NULL, *released = NULL;
     for (Py_ssize_t i = 0; saved != NULL && i < further; i++) {
-        PyObject *cell = PyList_New(1);
+        PyObject *cell = cell_of(PyList_GET_ITEM(results, n + i));
         if (cell == NULL) {
             Py_CLEAR(saved);
             break;
         }
-        PyList_SET_ITEM(cell, 0, Py_NewRef(PyList_GET_ITEM(results, n + i)));
-        spare_collector(cell);
         if (PyDict_SetItem(saved, PyTuple_GET_ITEM(residuals, i), cell) < 0) {
             Py_CLEAR(saved);
         }

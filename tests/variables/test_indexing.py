@@ -65,6 +65,31 @@ def test_getitem(index):
     same(v.grad, jnp.asarray(expected))
 
 
+def test_an_index_like_another_one_reads_its_own_places():
+    """The recorder in C knows an index by the objects in it and by what it is taken from: of so many, several have one place."""
+    numbers = np.arange(600, dtype=np.float32).reshape(300, 2)
+    v = tape.Variable(numbers)
+    for n in range(0, 300, 2):
+        for _ in range(3):
+            assert v[:n].shape == (n, 2)
+            assert v[n:, None].shape == (300 - n, 1, 2)
+            assert v[::-1, : n % 3].shape == (300, min(n % 3, 2))
+            assert float(v[n, 1]) == numbers[n, 1]
+    for n in range(300, 330):
+        v = tape.Variable(numbers.ravel()[:n])
+        assert [v[-1:].sum().item() for _ in range(3)] == [n - 1] * 3
+
+
+def test_an_index_that_is_known_still_refuses_what_is_not():
+    v = tape.Variable(X)
+    for _ in range(3):
+        same(v[0, 1:], jnp.asarray(N[0, 1:]))
+        with pytest.raises(IndexError):
+            v[2, 1:]
+        with pytest.raises(TypeError):
+            v[0, 1.0:]
+
+
 NOWHERE = np.array([], np.int32)
 NOTHING = {
     "getitem": lambda x: x[x > 9],
