@@ -28,7 +28,7 @@ Structures are the bases of Python classes (tape/layout.py), with the same attri
 #include <Python.h>
 #include <structmember.h>
 
-#define CONTRACT 25 /* as in tape/layout.py */
+#define CONTRACT 26 /* as in tape/layout.py */
 
 #ifdef Py_GIL_DISABLED
 #error "the recorder in C needs the GIL; the one in Python runs without it"
@@ -508,20 +508,72 @@ static struct {
     Py_ssize_t room;
 } spare;
 
-/* Spare the collector of garbage a cell whose value refers to nothing that could refer to it: a loop that looks in each turn has ten of them a turn
-   on its tape, and every collection would go through all of them.  One with a value of another kind is shown to it: it may have been empty before. */
-static void
-spare_collector(PyObject *cell)
+/* Tell whether a value refers to nothing that could refer to it. */
+static int
+refers_to_nothing(PyObject *value)
 {
     static PyTypeObject *array; /* one of `concrete` */
-    PyTypeObject *type = Py_TYPE(PyList_GET_ITEM(cell, 0));
+    PyTypeObject *type = Py_TYPE(value);
     if (type != array && type != &PyFloat_Type && PySet_Contains(told.concrete, (PyObject *)type) == 1) {
         array = type;
     }
-    if (type == array || type == &PyFloat_Type) {
+    return type == array || type == &PyFloat_Type;
+}
+
+/* Spare the collector of garbage what is on no cycle: a loop that looks in each turn has ten cells a turn on its tape, and more, and every collection
+   would go through all of them. */
+static void
+overlook(PyObject *object)
+{
+    if (object != NULL && PyObject_IS_GC(object) && PyObject_GC_IsTracked(object)) {
+        PyObject_GC_UnTrack(object);
+    }
+}
+
+/* Show it a cell only where its value may refer to something; it may have been empty before. */
+static void
+spare_collector(PyObject *cell)
+{
+    if (refers_to_nothing(PyList_GET_ITEM(cell, 0))) {
         PyObject_GC_UnTrack(cell);
     } else if (!PyObject_GC_IsTracked(cell)) {
         PyObject_GC_Track(cell);
+    }
+}
+
+/* Tell whether a cell holds a number or an array. */
+static int
+holds_value(PyObject *cell)
+{
+    return PyList_CheckExact(cell) && PyList_GET_SIZE(cell) == 1 &&
+           (!PyObject_IS_GC(PyList_GET_ITEM(cell, 0)) || refers_to_nothing(PyList_GET_ITEM(cell, 0)));
+}
+
+/* Spare it what a segment that has run keeps for sweeps: cells of its leaves and results, as long as all of them hold values, and lists to which nothing
+   is added any more. */
+static void
+spare_kept(Segment *segment, PyObject *saved, PyObject *run)
+{
+    PyObject *slot, *cell;
+    Py_ssize_t at = 0;
+    int all = PyDict_CheckExact(saved);
+    while (all && PyDict_Next(saved, &at, &slot, &cell)) {
+        all = holds_value(cell);
+    }
+    if (all) { /* all that enters later is what a cell holds, too */
+        overlook(saved);
+        overlook(run);
+    }
+    all = PyList_CheckExact(segment->leaves);
+    for (Py_ssize_t i = 0; all && i < PyList_GET_SIZE(segment->leaves); i++) {
+        all = holds_value(PyList_GET_ITEM(segment->leaves, i));
+    }
+    if (all) {
+        overlook(segment->leaves);
+    }
+    overlook(segment->borrowed);
+    if (PyList_CheckExact(segment->leaf_places) && PyList_GET_SIZE(segment->leaf_places) == 0) {
+        overlook(segment->leaf_places);
     }
 }
 
@@ -752,6 +804,9 @@ new_segment(PyObject *epoch, PyObject *configuration, PyObject *state, PyObject 
         (ref = PyWeakref_NewRef((PyObject *)segment, NULL)) == NULL || (id = PyLong_FromVoidPtr(segment)) == NULL ||
         PyDict_SetItem(begin.segments, id, ref) < 0) {
         Py_CLEAR(segment);
+    } else {
+        overlook(segment->lock);
+        overlook(ref);
     }
     Py_XDECREF(ref);
     Py_XDECREF(id);
@@ -2477,6 +2532,19 @@ same_number(PyObject *a, PyObject *b)
     return same;
 }
 
+/* Return the array (borrowed) of a number among those that an argument was (Met in tape/programs/numbers.py); NULL without an exception where it is
+   none of them. */
+static PyObject *
+array_met(PyObject *met, PyObject *number)
+{
+    PyObject *known = PyDict_CheckExact(met) ? PyDict_GetItemWithError(met, (PyObject *)Py_TYPE(number)) : NULL;
+    PyObject *array = known != NULL && PyDict_CheckExact(known) ? PyDict_GetItemWithError(known, number) : NULL;
+    if (array == NULL) {
+        PyErr_Clear();
+    }
+    return array;
+}
+
 /* Call a program where numbers are what they were, as run of _Steady in tape/programs/numbers.py does, which is called where they are not, and where
    it has something to do at this call. */
 static PyObject *
@@ -2496,7 +2564,10 @@ Numbers_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject 
         for (i = 0; same && i < n; i++) {
             PyObject *value = PyTuple_GET_ITEM(expected, i), *other = PyTuple_GET_ITEM(instead, i);
             if (value == Py_Ellipsis) {
-                passed[++given] = args[i];
+                PyObject *array = other == Py_None ? args[i] : array_met(other, args[i]);
+                if ((same = array != NULL)) {
+                    passed[++given] = array;
+                }
             } else if ((same = same_number(args[i], value)) && other != Py_None) { /* None: the program knows it */
                 passed[++given] = other;
             }
@@ -3157,10 +3228,13 @@ keep_results(Segment *segment, Choice *program, PyObject *results)
     if (done) {
         drop_recent(segment);
     }
+    done = done && leave(segment) == 0;
+    if (done) {
+        spare_kept(segment, saved, segment->run);
+    }
     Py_XDECREF(args);
     Py_XDECREF(fields);
     Py_XDECREF(saved);
-    done = done && leave(segment) == 0;
     if (done && PyObject_RichCompareBool(program->roots, number_one, Py_GT) == 1) { /* sweeps may come from several: as note in tape/programs/retention.py */
         PyObject *ref = PyWeakref_NewRef((PyObject *)segment, NULL), *noted = ref == NULL ? NULL : PyTuple_Pack(2, ref, Py_None);
         PyObject *list = PyTuple_GET_ITEM(program->kept, 4) == Py_True ? runs.heavy : runs.shared;
@@ -3929,6 +4003,24 @@ extended(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     return extended_table(args[0], n, args[2]);
 }
 
+#define NUMBERS 4096 /* slots and values whose tuples are shared: each entry has two or three such, which the collector of garbage would count */
+
+/* Return the tuple of one number. */
+static PyObject *
+alone(Py_ssize_t number)
+{
+    static PyObject *known[NUMBERS];
+    if (number >= 0 && number < NUMBERS && known[number] != NULL) {
+        return Py_NewRef(known[number]);
+    }
+    PyObject *slot = PyLong_FromSsize_t(number), *made = slot == NULL ? NULL : PyTuple_Pack(1, slot);
+    Py_XDECREF(slot);
+    if (made != NULL && number >= 0 && number < NUMBERS) {
+        known[number] = Py_NewRef(made);
+    }
+    return made;
+}
+
 static PyObject *
 new_place(PyObject *slot, PyObject *kind, PyObject *made)
 {
@@ -3992,12 +4084,13 @@ formed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     }
     PyTypeObject *type = (PyTypeObject *)told.state;
     State *child = (State *)type->tp_alloc(type, 0);
-    PyObject *slots = PyTuple_New(count), *places = PyTuple_New(count);
+    PyObject *slots = count == 1 ? alone(n) : PyTuple_New(count), *places = PyTuple_New(count);
     int done = child != NULL && slots != NULL && places != NULL;
     for (Py_ssize_t i = 0; done && i < count; i++) {
-        PyObject *slot = PyLong_FromSsize_t(n + i), *place = slot == NULL ? NULL : new_place(slot, PyTuple_GET_ITEM(kinds, i), made);
+        PyObject *slot = count == 1 ? PyTuple_GET_ITEM(slots, 0) : PyLong_FromSsize_t(n + i);
+        PyObject *place = slot == NULL ? NULL : new_place(slot, PyTuple_GET_ITEM(kinds, i), made);
         done = place != NULL;
-        if (slot != NULL) {
+        if (slot != NULL && count != 1) {
             PyTuple_SET_ITEM(slots, i, slot);
         }
         if (place != NULL) {
@@ -4057,6 +4150,30 @@ formed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     return (PyObject *)child;
 }
 
+#define LATEST 256 /* lines that were met last, whose tuples are shared */
+
+/* Return a file and a line of it. */
+static PyObject *
+line_in(PyObject *file, int line)
+{
+    static struct {
+        PyObject *file, *pair;
+        int line;
+    } latest[LATEST];
+    Py_ssize_t at = (unsigned int)line % LATEST;
+    if (latest[at].file == file && latest[at].line == line && file != NULL) {
+        return Py_NewRef(latest[at].pair);
+    }
+    PyObject *pair = Py_BuildValue("Oi", file, line), *before = latest[at].pair;
+    if (pair != NULL) { /* which holds the file */
+        latest[at].file = file;
+        latest[at].line = line;
+        latest[at].pair = Py_NewRef(pair);
+        Py_XDECREF(before);
+    }
+    return pair;
+}
+
 /* Return the file and line of the innermost frame outside the library, as user_line in tape/graph/lines.py has it, where `foreign` knows the files of
    all frames on the way, and none of their codes is among those that record for `others`; None where that is not so. */
 static PyObject *
@@ -4076,7 +4193,7 @@ line_outside(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
         PyObject *foreign = file == NULL ? NULL : PyDict_GetItemWithError(args[0], file);
         int other = foreign == NULL ? 1 : foreign == Py_True ? 0 : PySet_Contains(args[1], code);
         if (foreign == Py_True) {
-            found = Py_BuildValue("Oi", file, PyFrame_GetLineNumber(frame));
+            found = line_in(file, PyFrame_GetLineNumber(frame));
         }
         Py_XDECREF(file);
         Py_DECREF(code);
@@ -4092,15 +4209,16 @@ line_outside(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
 }
 
 /* Return the entries that slots depend on, in order, and add all slots that they read to these, as needed in tape/graph/wengert.py has it for lines of
-   a tape; None where there are others among them. */
+   a tape; None where there are others among them.  With a list of `leaves`, lines without a kernel are left out, and the slots of all of these added to
+   it, as needed_entries in tape/programs/interpretation.py has it. */
 static PyObject *
 needed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
-    if (!counted("needed", nargs, 2)) {
+    if (!counted("needed", nargs, nargs == 3 ? 3 : 2)) {
         return NULL;
     }
-    PyObject *entries = args[0], *reached = args[1];
-    if (!PyList_CheckExact(entries) || !PySet_Check(reached)) {
+    PyObject *entries = args[0], *reached = args[1], *leaves = nargs == 3 ? args[2] : NULL;
+    if (!PyList_CheckExact(entries) || !PySet_Check(reached) || (leaves != NULL && !PyList_CheckExact(leaves))) {
         Py_RETURN_NONE;
     }
     Py_ssize_t n = PyList_GET_SIZE(entries);
@@ -4112,8 +4230,11 @@ needed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     PyObject *before = PyList_New(0);
     for (Py_ssize_t i = n - 1; before != NULL && i >= 0 && i < PyList_GET_SIZE(entries); i--) {
         Step *step = (Step *)PyList_GET_ITEM(entries, i);
-        int meets = 0;
-        for (Py_ssize_t j = 0; meets == 0 && j < PyTuple_GET_SIZE(step->slots); j++) {
+        int meets = 0, leaf = leaves != NULL && step->kernel == Py_None;
+        for (Py_ssize_t j = PyTuple_GET_SIZE(step->slots) - 1; leaf && meets == 0 && j >= 0; j--) {
+            meets = PyList_Append(leaves, PyTuple_GET_ITEM(step->slots, j));
+        }
+        for (Py_ssize_t j = 0; !leaf && meets == 0 && j < PyTuple_GET_SIZE(step->slots); j++) {
             meets = PySet_Contains(reached, PyTuple_GET_ITEM(step->slots, j));
         }
         for (Py_ssize_t j = 0; meets > 0 && j < PyTuple_GET_SIZE(step->inputs); j++) {
@@ -4123,7 +4244,7 @@ needed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
             Py_CLEAR(before);
         }
     }
-    if (before != NULL && PyList_Reverse(before) < 0) {
+    if (before != NULL && (PyList_Reverse(before) < 0 || (leaves != NULL && PyList_Reverse(leaves) < 0))) {
         Py_CLEAR(before);
     }
     return before;
@@ -4247,8 +4368,8 @@ typedef struct { /* what a plan is worked out with; all of it belongs to who cal
 static PyObject *
 numbered(Sweeping *sweep, Py_ssize_t n)
 {
-    PyObject *numbers = PyTuple_New(n);
-    for (Py_ssize_t i = 0; numbers != NULL && i < n; i++) {
+    PyObject *numbers = n == 1 ? alone((Py_ssize_t)sweep->count) : PyTuple_New(n);
+    for (Py_ssize_t i = 0; numbers != NULL && n != 1 && i < n; i++) {
         PyObject *number = PyLong_FromLongLong(sweep->count + i);
         if (number == NULL) {
             Py_CLEAR(numbers);
@@ -4585,18 +4706,18 @@ written_lines(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nar
         }
         Py_XDECREF(known);
         if (kinds == NULL || !PyTuple_CheckExact(kinds) || PyTuple_GET_SIZE(kinds) != PyTuple_GET_SIZE(results) ||
-            (slots = PyTuple_New(PyTuple_GET_SIZE(kinds))) == NULL) {
+            (slots = PyTuple_GET_SIZE(kinds) == 1 ? alone(PyList_GET_SIZE(table)) : PyTuple_New(PyTuple_GET_SIZE(kinds))) == NULL) {
             if (!PyErr_Occurred()) {
                 PyErr_SetString(PyExc_TypeError, "the results of an instruction are those of its kernel");
             }
             goto next;
         }
-        for (Py_ssize_t j = 0; j < PyTuple_GET_SIZE(kinds); j++) {
-            PyObject *slot = PyLong_FromSsize_t(PyList_GET_SIZE(table)), *place = NULL;
+        for (Py_ssize_t j = 0, one = PyTuple_GET_SIZE(kinds) == 1; j < PyTuple_GET_SIZE(kinds); j++) {
+            PyObject *slot = one ? PyTuple_GET_ITEM(slots, 0) : PyLong_FromSsize_t(PyList_GET_SIZE(table)), *place = NULL;
             int failed = slot == NULL || (place = new_place(slot, PyTuple_GET_ITEM(kinds, j), flows ? made : NULL)) == NULL ||
                          PyList_Append(table, place) < 0 || PyDict_SetItem(numbers, PyTuple_GET_ITEM(results, j), slot) < 0;
             Py_XDECREF(place);
-            if (slot != NULL) {
+            if (slot != NULL && !one) {
                 PyTuple_SET_ITEM(slots, j, slot);
             }
             if (failed) {
