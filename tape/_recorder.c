@@ -514,10 +514,10 @@ refers_to_nothing(PyObject *value)
 {
     static PyTypeObject *array; /* one of `concrete` */
     PyTypeObject *type = Py_TYPE(value);
-    if (type != array && PySet_Contains(told.concrete, (PyObject *)type) == 1) {
+    if (type != array && type != &PyFloat_Type && PySet_Contains(told.concrete, (PyObject *)type) == 1) {
         array = type;
     }
-    return type == array;
+    return type == array || type == &PyFloat_Type;
 }
 
 /* Spare the collector of garbage what is on no cycle: a loop that looks in each turn has ten cells a turn on its tape, and more, and every collection
@@ -530,14 +530,12 @@ overlook(PyObject *object)
     }
 }
 
-/* Do so with a cell whose value refers to nothing that could refer to it.  One with a value of another kind is shown to the collector: it may have been
-   empty before. */
+/* Show it a cell only where its value may refer to something; it may have been empty before. */
 static void
 spare_collector(PyObject *cell)
 {
-    PyObject *value = PyList_GET_ITEM(cell, 0);
-    if (PyFloat_CheckExact(value) || refers_to_nothing(value)) {
-        overlook(cell);
+    if (refers_to_nothing(PyList_GET_ITEM(cell, 0))) {
+        PyObject_GC_UnTrack(cell);
     } else if (!PyObject_GC_IsTracked(cell)) {
         PyObject_GC_Track(cell);
     }
