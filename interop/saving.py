@@ -252,13 +252,13 @@ def _loaded(what: str, state: Any, values: Mapping[str, Any], *, strict: bool) -
 def _contradictions(parts: list[tuple[str, Any]], ready: dict[str, Any]) -> list[str]:
     """Say which names of one Variable have different values."""
     first: dict[int, str] = {}
-    found = []
+    contradictions = []
     for name, leaf in parts:
         if extend.is_variable(leaf) and (name or _ROOT) in ready:
             other = first.setdefault(id(extend.identity(leaf)), name)
             if other != name and not is_key(ready[name]) and not jnp.array_equal(ready[name], ready[other], equal_nan=True):
-                found.append(f"{name!r} has another value than {other!r}, and both are one Variable in the state")
-    return found
+                contradictions.append(f"{name!r} has another value than {other!r}, and both are one Variable in the state")
+    return contradictions
 
 
 _SHOWN = 8  # differences in a message

@@ -28,7 +28,7 @@ Structures are the bases of Python classes (tape/layout.py), with the same attri
 #include <Python.h>
 #include <structmember.h>
 
-#define CONTRACT 25 /* as in tape/layout.py */
+#define CONTRACT 26 /* as in tape/layout.py */
 
 #ifdef Py_GIL_DISABLED
 #error "the recorder in C needs the GIL; the one in Python runs without it"
@@ -508,18 +508,69 @@ static struct {
     Py_ssize_t room;
 } spare;
 
-/* Spare the collector of garbage a cell whose value refers to nothing that could refer to it: a loop that looks in each turn has ten of them a turn
-   on its tape, and every collection would go through all of them. */
-static void
-spare_collector(PyObject *cell)
+/* Tell whether a value refers to nothing that could refer to it. */
+static int
+refers_to_nothing(PyObject *value)
 {
     static PyTypeObject *array; /* one of `concrete` */
-    PyTypeObject *type = Py_TYPE(PyList_GET_ITEM(cell, 0));
+    PyTypeObject *type = Py_TYPE(value);
     if (type != array && PySet_Contains(told.concrete, (PyObject *)type) == 1) {
         array = type;
     }
-    if (type == array) {
-        PyObject_GC_UnTrack(cell);
+    return type == array;
+}
+
+/* Spare the collector of garbage what is on no cycle: a loop that looks in each turn has ten cells a turn on its tape, and more, and every collection
+   would go through all of them. */
+static void
+overlook(PyObject *object)
+{
+    if (object != NULL && PyObject_IS_GC(object) && PyObject_GC_IsTracked(object)) {
+        PyObject_GC_UnTrack(object);
+    }
+}
+
+static void
+spare_collector(PyObject *cell)
+{
+    if (refers_to_nothing(PyList_GET_ITEM(cell, 0))) {
+        overlook(cell);
+    }
+}
+
+/* Tell whether a cell holds a number or an array. */
+static int
+holds_value(PyObject *cell)
+{
+    return PyList_CheckExact(cell) && PyList_GET_SIZE(cell) == 1 &&
+           (!PyObject_IS_GC(PyList_GET_ITEM(cell, 0)) || refers_to_nothing(PyList_GET_ITEM(cell, 0)));
+}
+
+/* Spare it what a segment that has run keeps for sweeps: cells of its leaves and results, as long as all of them hold values, and lists to which nothing
+   is added any more. */
+static void
+spare_kept(Segment *segment, PyObject *saved, PyObject *run)
+{
+    PyObject *slot, *cell;
+    Py_ssize_t at = 0;
+    int all = PyDict_CheckExact(saved);
+    while (all && PyDict_Next(saved, &at, &slot, &cell)) {
+        all = holds_value(cell);
+    }
+    if (all) { /* all that enters later is what a cell holds, too */
+        overlook(saved);
+        overlook(run);
+    }
+    all = PyList_CheckExact(segment->leaves);
+    for (Py_ssize_t i = 0; all && i < PyList_GET_SIZE(segment->leaves); i++) {
+        all = holds_value(PyList_GET_ITEM(segment->leaves, i));
+    }
+    if (all) {
+        overlook(segment->leaves);
+    }
+    overlook(segment->borrowed);
+    if (PyList_CheckExact(segment->leaf_places) && PyList_GET_SIZE(segment->leaf_places) == 0) {
+        overlook(segment->leaf_places);
     }
 }
 
@@ -714,6 +765,9 @@ new_segment(PyObject *epoch, PyObject *configuration, PyObject *state, PyObject 
         (ref = PyWeakref_NewRef((PyObject *)segment, NULL)) == NULL || (id = PyLong_FromVoidPtr(segment)) == NULL ||
         PyDict_SetItem(begin.segments, id, ref) < 0) {
         Py_CLEAR(segment);
+    } else {
+        overlook(segment->lock);
+        overlook(ref);
     }
     Py_XDECREF(ref);
     Py_XDECREF(id);
@@ -2352,6 +2406,19 @@ same_number(PyObject *a, PyObject *b)
     return same;
 }
 
+/* Return the array (borrowed) of a number among those that an argument was (Met in tape/programs/numbers.py); NULL without an exception where it is
+   none of them. */
+static PyObject *
+array_met(PyObject *met, PyObject *number)
+{
+    PyObject *known = PyDict_CheckExact(met) ? PyDict_GetItemWithError(met, (PyObject *)Py_TYPE(number)) : NULL;
+    PyObject *array = known != NULL && PyDict_CheckExact(known) ? PyDict_GetItemWithError(known, number) : NULL;
+    if (array == NULL) {
+        PyErr_Clear();
+    }
+    return array;
+}
+
 /* Call a program where numbers are what they were, as run of _Steady in tape/programs/numbers.py does, which is called where they are not, and where
    it has something to do at this call. */
 static PyObject *
@@ -2371,7 +2438,10 @@ Numbers_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject 
         for (i = 0; same && i < n; i++) {
             PyObject *value = PyTuple_GET_ITEM(expected, i), *other = PyTuple_GET_ITEM(instead, i);
             if (value == Py_Ellipsis) {
-                passed[++given] = args[i];
+                PyObject *array = other == Py_None ? args[i] : array_met(other, args[i]);
+                if ((same = array != NULL)) {
+                    passed[++given] = array;
+                }
             } else if ((same = same_number(args[i], value)) && other != Py_None) { /* None: the program knows it */
                 passed[++given] = other;
             }
@@ -3030,10 +3100,13 @@ keep_results(Segment *segment, Choice *program, PyObject *results)
     if (done) {
         drop_recent(segment);
     }
+    done = done && leave(segment) == 0;
+    if (done) {
+        spare_kept(segment, saved, segment->run);
+    }
     Py_XDECREF(args);
     Py_XDECREF(fields);
     Py_XDECREF(saved);
-    done = done && leave(segment) == 0;
     if (done && PyObject_RichCompareBool(program->roots, number_one, Py_GT) == 1) { /* sweeps may come from several: as note in tape/programs/retention.py */
         PyObject *ref = PyWeakref_NewRef((PyObject *)segment, NULL), *noted = ref == NULL ? NULL : PyTuple_Pack(2, ref, Py_None);
         PyObject *list = PyTuple_GET_ITEM(program->kept, 4) == Py_True ? runs.heavy : runs.shared;
@@ -4008,15 +4081,16 @@ line_outside(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
 }
 
 /* Return the entries that slots depend on, in order, and add all slots that they read to these, as needed in tape/graph/wengert.py has it for lines of
-   a tape; None where there are others among them. */
+   a tape; None where there are others among them.  With a list of `leaves`, lines without a kernel are left out, and the slots of all of these added to
+   it, as needed_entries in tape/programs/interpretation.py has it. */
 static PyObject *
 needed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
-    if (!counted("needed", nargs, 2)) {
+    if (!counted("needed", nargs, nargs == 3 ? 3 : 2)) {
         return NULL;
     }
-    PyObject *entries = args[0], *reached = args[1];
-    if (!PyList_CheckExact(entries) || !PySet_Check(reached)) {
+    PyObject *entries = args[0], *reached = args[1], *leaves = nargs == 3 ? args[2] : NULL;
+    if (!PyList_CheckExact(entries) || !PySet_Check(reached) || (leaves != NULL && !PyList_CheckExact(leaves))) {
         Py_RETURN_NONE;
     }
     Py_ssize_t n = PyList_GET_SIZE(entries);
@@ -4028,8 +4102,11 @@ needed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     PyObject *before = PyList_New(0);
     for (Py_ssize_t i = n - 1; before != NULL && i >= 0 && i < PyList_GET_SIZE(entries); i--) {
         Step *step = (Step *)PyList_GET_ITEM(entries, i);
-        int meets = 0;
-        for (Py_ssize_t j = 0; meets == 0 && j < PyTuple_GET_SIZE(step->slots); j++) {
+        int meets = 0, leaf = leaves != NULL && step->kernel == Py_None;
+        for (Py_ssize_t j = PyTuple_GET_SIZE(step->slots) - 1; leaf && meets == 0 && j >= 0; j--) {
+            meets = PyList_Append(leaves, PyTuple_GET_ITEM(step->slots, j));
+        }
+        for (Py_ssize_t j = 0; !leaf && meets == 0 && j < PyTuple_GET_SIZE(step->slots); j++) {
             meets = PySet_Contains(reached, PyTuple_GET_ITEM(step->slots, j));
         }
         for (Py_ssize_t j = 0; meets > 0 && j < PyTuple_GET_SIZE(step->inputs); j++) {
@@ -4039,7 +4116,7 @@ needed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
             Py_CLEAR(before);
         }
     }
-    if (before != NULL && PyList_Reverse(before) < 0) {
+    if (before != NULL && (PyList_Reverse(before) < 0 || (leaves != NULL && PyList_Reverse(leaves) < 0))) {
         Py_CLEAR(before);
     }
     return before;

@@ -17,6 +17,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from tape.callables.code import all_names, imported
 from tape.graph.lines import is_installed, is_of_python
@@ -194,7 +195,7 @@ def writables(value: Any) -> Iterator[Writable]:
     elif isinstance(value, type):
         if not of_a_library(value.__module__):
             yield Writable(value, ".{}")
-    elif _is_plain_object(value):
+    elif is_plain_object(value):
         if hasattr(value, "__dict__"):
             yield Writable(vars(value), ".{}")
         if names := tuple(_declared(value.__class__)):
@@ -223,7 +224,7 @@ def parts(value: Any) -> Iterator[tuple[object, object, Callable[[Any, Any], obj
         yield ("__wrapped__",), value.__wrapped__, None, None
         if isinstance(value, _CACHE):
             yield from [(steps_to("({!r})", key), x, _cached, key) for key, x in _results(value).items()]
-    elif isinstance(value, type) or _is_plain_object(value):
+    elif isinstance(value, type) or is_plain_object(value):
         kind: Any = value if isinstance(value, type) else type(value)
         shared = [*_of_the_class(kind)]
         fixed = [] if kind is value else slots(kind).keys() - _declared(kind)
@@ -267,7 +268,7 @@ _LOOKED_INTO = {**COMPOSED, types.FunctionType: ("__defaults__",), types.Builtin
 _LIBRARIES = frozenset({"jax", "jaxlib", "numpy", "tape"})  # whose own objects and globals hold no Variable of a user's
 
 
-def _is_plain_object(value: object) -> bool:
+def is_plain_object(value: object) -> bool:
     """Tell whether a value is an object whose attributes may hold Variables."""
     kind: Any = type(value)
     return (hasattr(value, "__dict__") or bool(slots(kind))) and not isinstance(value, type) and not of_a_library(kind.__module__)
@@ -284,14 +285,14 @@ def of_a_library(module: str | None) -> bool:
     return module is not None and (module.partition(".")[0] in _LIBRARIES or module == "interop.lift")
 
 
-_SHARED = (Handle, jax.Array, list, tuple, dict, deque, types.NoneType, bool, Enum, types.SimpleNamespace)
+_SHARED = (Handle, jax.Array, list, tuple, dict, deque, types.NoneType, int, float, complex, np.generic, Enum, types.SimpleNamespace)
 
 
 def _is_shared(name: str, x: Any) -> bool:
     """Tell whether what a class has under a name is state, rather than a method or another descriptor."""
     if name.startswith("__"):
         return False
-    own = (isinstance(x, type) and not of_a_library(x.__module__)) or (_is_plain_object(x) and not is_of_python(type(x)))
+    own = (isinstance(x, type) and not of_a_library(x.__module__)) or (is_plain_object(x) and not is_of_python(type(x)))
     return isinstance(x, _SHARED) or (own and not hasattr(type(x), "__get__"))
 
 
@@ -318,7 +319,7 @@ def is_composed(value: Any) -> bool:
     """Tell whether an object is its attributes and no more, as one of a dataclass is, or of a user's class that says nothing else."""
     kind: Any = type(value)
     own = kind is types.SimpleNamespace or (kind.__new__ is object.__new__ and not is_of_python(kind))
-    return _is_plain_object(value) and (own or dataclasses.is_dataclass(value))
+    return is_plain_object(value) and (own or dataclasses.is_dataclass(value))
 
 
 def attributes(value: Any) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from tape.graph.segment import NOTHING, Extra, Handle, LeafNode, Segment, hooks_
 from tape.graph.trie import RECORD
 from tape.graph.watcher import NOBODY
 from tape.hooking.handles import take_away
+from tape.jitting import identities
 from tape.jitting.arrivals import Arrivals
 from tape.jitting.places import taken_apart_if_any
 from tape.ops.kernel import Op
@@ -92,7 +93,7 @@ class Effects(Captures):
         self._ours = {id(v) for v in self.known}
         self._holders = holders = reached.holders
         self.met = {id(x): reached.path(n) for n, x in enumerate(reached.nodes)}  # by id of objects that were there before
-        self.caches = reached.caches()
+        self.caches, self.names = reached.caches(), identities.names(reached)
         # Of each Variable, by id: in how many places it is; lists and dicts are places themselves.
         contents = [x for h in holders for x in h.before.values() if isinstance(x, (Handle, tuple))]
         self.places = Counter(id(x) for content in contents for x in taken_apart_if_any(content)[0])

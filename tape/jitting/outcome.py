@@ -24,6 +24,7 @@ from tape.graph.trie import RECORD
 from tape.jaxapi import Tracer
 from tape.jitting.deadends import dead_end
 from tape.jitting.effects import Effects
+from tape.jitting.flags import SWITCHES
 from tape.jitting.orders import Orders
 from tape.jitting.places import held, leaves_in
 from tape.jitting.records import ANEW, flatten, standing_often
@@ -344,12 +345,12 @@ class Outcome:
             self.slots.append(Slot(holder, NEW, self._tree([*new.items()]), held(MISSING)))
         for key in {**before, **now}:
             content, old = now.get(key, MISSING), before.get(key, MISSING)
-            if content is old or not (key in new or self._counts(old if content is MISSING else content)):
+            decides = isinstance(content, SWITCHES) and key in self._effects.names  # its code looks at it
+            if content is old or not (decides or key in new or self._counts(old if content is MISSING else content)):
                 continue
+            plain[key] = old
             if old is MISSING:
                 del plain[key]
-            else:
-                plain[key] = old
             if key not in new:
                 self.slots.append(Slot(holder, key, self._tree(content), held(old)))
 

@@ -379,6 +379,6 @@ _MAKERS: dict[str, Maker] = {
     "top_k": top_k(_FLOATS),
     "transpose": lambda p, *_: methodcaller("transpose", tuple(p["permutation"])),
     "triangular_solve": triangular_solve(_FLOATS),
-    "unstack": lambda p, *_: lambda x: list(np.moveaxis(x, p["axis"], 0)),
+    "unstack": lambda p, *_: list if p["axis"] == 0 else lambda x: list(np.moveaxis(x, p["axis"], 0)),
 }
 ON_HOST = {primitive: make for name, make in _MAKERS.items() if (primitive := jaxapi.primitive(name)) is not None}

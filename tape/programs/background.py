@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from jax.stages import Wrapped
 
@@ -100,6 +100,7 @@ _STARTING = threading.Lock()
 def submit(call: Callable[[], object]) -> Job:
     """Have ``call`` made in the background, after those submitted before."""
     job = Job(call)
+    _hasten()
     _QUEUE.put(job)
     holding(_STARTING, _start)
     return job
@@ -135,27 +136,34 @@ def _start() -> None:
         _THREAD.append(thread)
 
 
-@contextlib.contextmanager
-def _yielding() -> Iterator[None]:
-    """Have threads hand on Python's lock sooner for a while, unless the user changes how soon meanwhile."""
+_BEFORE: list[float] = []  # the interval that was there, while the background has something to do
+
+
+def _hasten() -> None:
+    """Have threads hand on Python's lock sooner, also such as begin to wait for it when the background wakes up."""
     before = sys.getswitchinterval()
-    sys.setswitchinterval(min(before, YIELDING))
-    ours = sys.getswitchinterval()
-    try:
-        yield
-    finally:
-        if sys.getswitchinterval() == ours:
-            sys.setswitchinterval(before)
+    if before > YIELDING:
+        sys.setswitchinterval(YIELDING)
+        _BEFORE[:] = [before]  # only now, and taken out before it is set again: two threads may be at it
+
+
+def _rest() -> None:
+    """Have them hand it on as before, unless the user has said how soon meanwhile."""
+    before = _BEFORE.pop() if _BEFORE else 0.0
+    if before and sys.getswitchinterval() <= YIELDING:
+        sys.setswitchinterval(before)
 
 
 def _work() -> None:
     while (job := _QUEUE.get()) is not None:
-        with _yielding():
-            with contextlib.suppress(IndexError):  # nothing is left, or the interpreter ends
-                while True:
-                    _FIRST.popleft().run()
-            job.run()
+        _hasten()
+        with contextlib.suppress(IndexError):  # nothing is left, or the interpreter ends
+            while True:
+                _FIRST.popleft().run()
+        job.run()
         del job  # what it refers to must not live until the next one comes
+        if _QUEUE.empty():
+            _rest()
 
 
 def _stop() -> None:
@@ -172,6 +180,7 @@ def _stop() -> None:
 def _forked() -> None:
     """In a child process there is no such thread; whoever waits for a job runs it."""
     global _QUEUE, _STARTING
+    _rest()
     _THREAD.clear()
     _FIRST.clear()
     _QUEUE, _STARTING = queue.SimpleQueue(), threading.Lock()

@@ -29,6 +29,11 @@ from tape.programs.handing import to_jax
 def needed_entries(state: State, keep: Iterable[int]) -> tuple[list[Step], list[int]]:
     """Return the entries that ``keep`` depends on, in order, and the slots of all leaves."""
     path = state.path()
+    leaves: list[int] = []
+    if layout.NATIVE is not None:
+        walked: list[Step] | None = layout.NATIVE.needed(path, set(keep), leaves)
+        if walked is not None:
+            return walked, leaves
     leaves = [slot for step in path if step.kernel is None for slot in step.slots]
     return [step for step in needed(path, set(keep)) if step.kernel is not None], leaves
 

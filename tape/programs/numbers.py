@@ -31,6 +31,7 @@ from tape.statistics import STATS
 # So many calls with the same numbers, and they become constants: as many as are predicted to take so many seconds.
 FEWEST, MOST, _WATCHED = 8, 256, 0.1
 _OFTEN = 8  # times that a number has come are as many as it costs to put it on the device
+_REMEMBERED = 1 << 10  # numbers of one argument of a program that the recorder in C knows as arrays
 MISSES = 32  # calls with other ones, at least, until those that are other ones become arguments again
 
 # What is predicted, in seconds, so that the second program takes over at the same call in every run: results are the same from run to run.
@@ -113,9 +114,10 @@ def on_device(
     positions = _positions(leaves)
     if not positions or any(isinstance(x, jax.Array) and x.committed for x in leaves):
         return program if place is None else _as_arrays(program, positions, settings, place)
-    general = _as_arrays(program, positions, settings)
     segment = getattr(program, "__wrapped__", None)
-    return general if segment is None or work is None else Steady(segment, (program, general), positions, settings, work)
+    if segment is None or work is None:
+        return _as_arrays(program, positions, settings)
+    return Steady(segment, program, positions, settings, work)
 
 
 def placed(leaves: Sequence[Any], settings: Configuration, place: Place | None) -> Sequence[Any]:
@@ -151,11 +153,30 @@ def everywhere(leaves: Sequence[Any]) -> Place | None:
     return None
 
 
+Met = dict[type, dict[Any, Any]]  # the arrays of the numbers that an argument was, by their type: no zeros that have a sign
+
+
+def _note(met: Met, value: Any, array: Any) -> None:
+    """Note a number's array."""
+    known = met.setdefault(value.__class__, {})
+    if array is not value and len(known) < _REMEMBERED and (value or isinstance(value, int | np.integer)):
+        known[value] = array
+
+
 def _as_arrays(
-    program: Callable[..., Sequence[Any]], positions: Sequence[int], settings: Configuration, place: Place | None = None
+    program: Callable[..., Sequence[Any]],
+    positions: Sequence[int],
+    settings: Configuration,
+    place: Place | None = None,
+    met: dict[int, Met] | None = None,
 ) -> Callable[..., Sequence[Any]]:
-    """Return a program with the numbers at these positions given as arrays, but for those that it is given in a buffer."""
+    """Return a program with the numbers at these positions given as arrays, but for those that it is given in a buffer.
+
+    Those are noted in ``met``, by position.
+    """
     positions = _alone(program, positions)
+    if met is not None:
+        met.update({i: {} for i in positions})
     if not positions:
         return program
     number = id(settings)
@@ -170,7 +191,9 @@ def _as_arrays(
         for i in positions:
             value = arguments[i]
             if value.__class__ in NUMBERS or is_scalar(value):
-                arguments[i] = _array(number, value, sharding, changed=called)
+                arguments[i] = array = _array(number, value, sharding, changed=called)
+                if met is not None:
+                    _note(met[i], value, array)
         called = True
         return program(*arguments)
 
@@ -223,12 +246,17 @@ def _known(given: Sequence[Any], positions: list[int]) -> _Known:
     return _Known(positions, values, [(i, value) for i, value in zip(positions, values, strict=True) if not value])
 
 
+# How the recorder in C runs a program: see :class:`Steady`.
+_Way = tuple[Any, tuple[Any, ...], tuple[Any, ...]]
+
+
 class _Special(NamedTuple):
     """A program in which numbers are constants: these, and the positions of what it takes."""
 
     known: _Known
     others: list[int]
     program: Callable[..., Sequence[Any]]
+    way: _Way
 
 
 class Steady(layout.Numbers):
@@ -236,25 +264,27 @@ class Steady(layout.Numbers):
 
     Several threads may run it: what belongs together is replaced by one store.  ``_way`` has the recorder in C do without :meth:`run` as
     long as numbers are what they were, up to the call ``_until`` (0: for ever): a program; by argument, the number that it must be (... for
-    any); and what is passed instead (None: nothing).
+    any); and what is passed instead (None: nothing, or what comes): of a number that changes the arrays that were met.
     """
 
     def __init__(
         self,
         segment: Callable[..., Sequence[Any]],
-        programs: tuple[Any, Callable[..., Sequence[Any]]],
+        program: Any,
         positions: list[int],
         settings: Configuration,
         work: Work,
     ) -> None:
         self._segment = segment
-        self._program, self._general = programs
+        self._program = program
+        self._met: dict[int, Met] = {}
+        self._general = _as_arrays(program, positions, settings, met=self._met)
         self._settings = settings
         self._positions = positions
         self._work = work
         self._known: _Known | None = None  # numbers that were the same so far
         self._calls = self._until = 0  # that had them, or that may yet have others
-        self._way: tuple[Any, tuple[Any, ...], tuple[Any, ...]] | None = None
+        self._way: _Way | None = None
         self._further: tuple[Further, _Special] | None = None
         self._special: _Special | None = None
         self._steady = min(MOST, max(FEWEST, int(_WATCHED / work.run)))
@@ -282,19 +312,20 @@ class Steady(layout.Numbers):
         known = self._known
         if known is None:
             self._known = _known(given, self._positions)
-        elif not known.positions:  # each of them has changed
-            return
         elif not known.met(given):
             self._known, self._calls, self._further, self._way = _known(given, known.left(given)), 0, None, None
             return
-        elif self._way is None and known.positions == self._positions:
+        elif self._way is None:
             alone = _alone(self._program, known.positions)
             arrays = [
                 _array(id(self._settings), value) if i in alone else value for i, value in zip(known.positions, known.values, strict=True)
             ]
-            self._until, self._way = self._steady, _way(self._program, len(given), known, arrays)
+            until = self._steady if known.positions else 0
+            self._until, self._way = until, _way(self._program, len(given), known, arrays, self._met)
+        if known is None or not known.positions:  # each of them has changed
+            return
         self._calls += 1
-        if self._calls == self._steady and known is not None:
+        if self._calls == self._steady:
             self._further, self._until = self._compiling(known, given), self._due
         elif self._calls >= self._due and self._further is not None:
             self._take(*self._further)
@@ -310,10 +341,12 @@ class Steady(layout.Numbers):
         rest = [given[i] for i in others]
         changing = _positions(rest)
         program = buffers.jitted(knowing, rest, [*buffers.copies(rest), *changing])
-        run = _as_arrays(program, changing, self._settings)
+        met: dict[int, Met] = {}
+        run = _as_arrays(program, changing, self._settings, met=met)
+        way = _way(program, len(given), known, None, {others[i]: arrays for i, arrays in met.items()})
         job = background.compiling(program, [jaxapi.described(x) for x in rest])
         change = Change("constants", "numbers that stay the same became part of it")
-        return Further(job, run, self._work, change, "numbers that stay the same"), _Special(known, others, run)
+        return Further(job, run, self._work, change, "numbers that stay the same"), _Special(known, others, run, way)
 
     def _take(self, further: Further, special: _Special) -> None:
         made = further.made()
@@ -321,15 +354,16 @@ class Steady(layout.Numbers):
             return
         if made:
             self._special, self._calls = special, max(self._steady, MISSES)
-            self._way, self._until = _way(special.program, len(special.others) + len(special.known.values), special.known), 0
+            self._way, self._until = special.way, 0
         else:
             self._known = _known((), [])
         self._further = None
 
 
-def _way(program: Any, n: int, known: _Known, arrays: Sequence[Any] | None = None) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]]:
-    """Return how a program runs for some arguments of which these are known: passed as ``arrays``, or not at all."""
-    expected, instead = [...] * n, [None] * n
+def _way(program: Any, n: int, known: _Known, arrays: Sequence[Any] | None, met: dict[int, Met]) -> _Way:
+    """Return how a program runs for arguments of which these are known, passed as ``arrays`` or not at all; others are what they met."""
+    expected: list[Any] = [...] * n
+    instead: list[Any] = [met.get(i) for i in range(n)]
     for number, i in enumerate(known.positions):
         expected[i], instead[i] = known.values[number], None if arrays is None else arrays[number]
     return program, tuple(expected), tuple(instead)

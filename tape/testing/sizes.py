@@ -294,8 +294,8 @@ def _groups(evidence: Evidence, arrays: dict[int, np.ndarray]) -> tuple[list[lis
             together = [a for a in together if not any(a in group for group in apart)]
         if n > 1 and together and takes(together):
             groups.append(together)
-    taken = {a for group in groups for a in group}
-    left = [[a] for a in axes if a not in taken and arrays[a[0]].shape[a[1]] > 1]
+    grouped = {a for group in groups for a in group}
+    left = [[a] for a in axes if a not in grouped and arrays[a[0]].shape[a[1]] > 1]
     return groups, [group for group in left[:DOUBLED] if takes(group, 2)]
 
 

@@ -10,6 +10,7 @@ import pytest
 
 import tape
 import tape.numpy as tnp
+from tape import layout
 from tape.programs import background, numbers, policy, program
 
 X = np.linspace(-1, 2, 12, dtype=np.float32).reshape(3, 4)
@@ -208,3 +209,37 @@ def test_a_number_may_come_as_an_array_of_its_weak_type(monkeypatch):
         for _ in range(MANY // 10):  # what sweeps hand on has been computed by a program, and is an array, where it is a number at first
             found = slopes(turns, 2.5, lambda: tape.saved_value_hooks(lambda v: v * 1, lambda v: v))
             np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.skipif(layout.NATIVE is None, reason="the recorder in Python runs")
+@pytest.mark.parametrize("changing", ["all", "some"])
+def test_numbers_that_come_again_by_turns_are_left_to_the_recorder_in_c(monkeypatch, changing):
+    left = []
+    array = numbers._array
+    monkeypatch.setattr(numbers, "_array", lambda *args, **kwargs: left.append(args) or array(*args, **kwargs))
+    x = tape.Variable(X)
+
+    def step(k):
+        scale, at = [2.5, 0.25, -1.5, 4.0][k % 4], (k % 3 if changing == "all" else 1)
+        y = of(tnp, x, scale, at)
+        check((float(y), np.asarray(tape.gradients(y, [x])[0])), scale, at)
+
+    for k in range(2 * MANY):
+        step(k)
+    left.clear()
+    for k in range(24):
+        step(k)
+    assert not left
+
+
+def test_equal_numbers_of_other_signs_and_types_are_not_taken_for_one_another():
+    x = tape.Variable(np.asarray([2.0, -3.0], np.float32))
+    for k in range(2 * MANY):
+        number = [0.0, 1.5, -0.0, 1.0][k % 4]
+        found = np.asarray((1.0 / (x * number)).value if number == 0 else (x * number).value)
+        with np.errstate(divide="ignore"):
+            expected = 1 / (x.value * np.float32(number)) if number == 0 else x.value * np.float32(number)
+        np.testing.assert_array_equal(found, np.asarray(expected))
+        one = [1, 1.0, True][k % 3]
+        assert (tnp.asarray(x) * one).dtype == np.float32
+        assert (tnp.arange(3) * one).dtype == (jnp.arange(3) * one).dtype

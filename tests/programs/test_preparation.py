@@ -189,7 +189,10 @@ def test_the_background_hands_on_the_lock_sooner_unless_the_user_says_how_soon()
     """A step of a loop takes Python's lock several times, and JAX traces and lowers for 10 ms under it."""
     before = settled_at()
     seen = []
-    background.submit(lambda: seen.append(sys.getswitchinterval()))
+    done = threading.Event()
+    background.submit(lambda: (seen.append(sys.getswitchinterval()), done.wait()))
+    assert sys.getswitchinterval() == pytest.approx(background.YIELDING)  # at once: a thread waits for the lock as long as it is to then
+    done.set()
     assert settled_at() == before
     assert seen == [pytest.approx(background.YIELDING)]
     try:
