@@ -73,9 +73,8 @@ class Outcome:
         self._leaves = {*self._known, *self._often}  # the ids of what is no part of a tree
         self._shared: dict[int, int] = {}  # by id of what stands in several places: its number
         self.returned = self._tree(returned)
-        for kind, x in [leaf for tree in self.trees for leaf in tree.leaves]:
-            if kind == PLAIN:
-                self._check_plain(x, passed)
+        for x in [x for tree in self.trees for kind, x in tree.leaves if kind == PLAIN]:
+            self._check_plain(x, passed)
         for i, v in enumerate(effects.sources):
             self._change(i, v)
         self.orders = Orders.made(effects._holders)
