@@ -97,6 +97,7 @@ class Effects(Captures):
         # Of each Variable, by id: in how many places it is; lists and dicts are places themselves.
         contents = [x for h in holders for x in h.before.values() if isinstance(x, (Handle, tuple))]
         self.places = Counter(id(x) for content in contents for x in taken_apart_if_any(content)[0])
+        self.anew = False  # whether objects that the step makes where nothing was are made at every call
         self.stood: dict[tuple[int, Any], object] = {}  # what holds traced arrays, by the id of what has it and the key
         self._hosts: dict[int, tuple[Any, Any]] = {}  # id(stand-in) of a Variable that an op outside produced -> both
         self._nodes: dict[int, LeafNode] = {}

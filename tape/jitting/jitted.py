@@ -173,7 +173,9 @@ class Jitted(Generic[P, R]):
             return self.__wrapped__(*args, **kwargs)
 
         avals, known = [aval_of(x) for x in call.arrays], [other.step for other in others]
-        step, reached = settled(lambda r: trace_anew(self.name, run, avals, call.variables, r, known), self.__wrapped__, reached)
+        step, reached = settled(
+            lambda r, anew: trace_anew(self.name, run, avals, call.variables, r, known, anew=anew), self.__wrapped__, reached
+        )
         entry = CompiledStep(step, self._options, call, reached, others)
         self.reasons.append(reason(entry.said, [known.said for entries in self._entries.values() for known in entries]))
         del self.reasons[:-_STEPS_LIMIT]

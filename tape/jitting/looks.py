@@ -15,12 +15,13 @@ from tape.graph.segment import Handle
 from tape.jitting import identities
 from tape.jitting.numbers import leave_behind
 from tape.jitting.places import KeptArray, arrays_in, is_fixed, names_of
+from tape.jitting.results import NEW
 from tape.jitting.surroundings import surroundings
 from tape.jitting.tracing import TracedStep, trace_step
 
 _FEW, _MANY = 8, 64  # places that are tried one by one, and at once
 
-_ATTEMPTS = 3
+_ATTEMPTS = 4
 
 _Traced = Callable[[Sequence[KeptArray]], TracedStep]
 
@@ -32,6 +33,8 @@ def trace_anew(
     given: Sequence[Handle],
     reached: Reach,
     others: Sequence[TracedStep],
+    *,
+    anew: bool = False,
 ) -> TracedStep:
     """Trace a step that was traced before, as the ``others``: where arrays were replaced, these are inputs, if it does not look at them."""
     looked = {place for other in others for place in other.looked_at}
@@ -48,7 +51,7 @@ def trace_anew(
 
     def traced(places: Sequence[KeptArray]) -> TracedStep:
         those = {k.place for k in places} - {k.place for k in inputs}
-        return trace_step(name, call, avals, given, reached, places, unless_read=those)
+        return trace_step(name, call, avals, given, reached, places, unless_read=those, anew=anew)
 
     step, seen = _told_apart(traced, inputs, replaced, unchanged)
     step.unread.update(place for other in others for place in other.unread)
@@ -60,14 +63,31 @@ def _name(kept: KeptArray) -> tuple[object, object]:
     return kept.holder.key, kept.key
 
 
-def settled(trace: Callable[[Reach], TracedStep], fun: object, reached: Reach) -> tuple[TracedStep, Reach]:
-    """Trace a step until it makes no more leaves that stay, such as a model where there was none: these are state like any other then."""
+def settled(trace: Callable[[Reach, bool], TracedStep], fun: object, reached: Reach) -> tuple[TracedStep, Reach]:
+    """Trace a step until it makes no more leaves that stay, such as a model where there was none: these are state like any other then.
+
+    What it puts beside them (``model.average = ...``) each call is to put there. Where it does not do that again, since the model is
+    there, it is traced from the beginning, so that each call is to make all of it.
+    """
+    start, beside, anew = reached, set[object](), False
     for _ in range(_ATTEMPTS):
-        step = trace(reached)
+        try:
+            step = trace(reached, anew)
+        except Exception:
+            if not beside:
+                raise
+            step = None
+        if step is None or not beside <= {(s.holder.key, s.key) for s in step.outcome.slots}:
+            for holder in start.holders:
+                holder.place.fill(holder.before)
+            reached, beside, anew = start, set(), True
+            continue
         leave_behind(step, reached)
         if not step.stayed:
             break
-        reached = Reach([fun])
+        slots = [] if anew else [s for s in step.outcome.slots if s.held in ("None", "missing") and s.key is not NEW]
+        reached, beside, anew = Reach([fun]), {(s.holder.key, s.key) for s in slots}, False
+    assert step is not None, "the last attempt returns or raises"
     return step, reached
 
 

@@ -27,7 +27,7 @@ from tape.jitting.effects import Effects
 from tape.jitting.flags import SWITCHES
 from tape.jitting.orders import Orders
 from tape.jitting.places import held, leaves_in
-from tape.jitting.records import flatten, standing_often
+from tape.jitting.records import ANEW, flatten, standing_often
 from tape.jitting.results import ALL, ARRAY, FOUND, GRADIENT, MADE, NEW, ONE, PLAIN, SAME, SHARED, Made, Slot, Tree, VariableChange
 from tape.ops.kernel import Op
 from tape.programs.program import look, run_pending
@@ -67,14 +67,14 @@ class Outcome:
             for key, content in h.place.contents().items()
             if content is not h.before.get(key, MISSING)
         }
-        self._known = {*effects.met, *effects.fresh}  # the ids of what was there before, or is there for what follows
+        # The ids of what was there before, or is there for what follows.
+        self._known = {*effects.met, ANEW} if effects.anew else {*effects.met, *effects.fresh}
         self._often = standing_often([returned, *stored.values()], self._known)
         self._leaves = {*self._known, *self._often}  # the ids of what is no part of a tree
         self._shared: dict[int, int] = {}  # by id of what stands in several places: its number
         self.returned = self._tree(returned)
-        for kind, x in [leaf for tree in self.trees for leaf in tree.leaves]:
-            if kind == PLAIN:
-                self._check_plain(x, passed)
+        for x in [x for tree in self.trees for kind, x in tree.leaves if kind == PLAIN]:
+            self._check_plain(x, passed)
         for i, v in enumerate(effects.sources):
             self._change(i, v)
         self.orders = Orders.made(effects._holders)

@@ -18,6 +18,7 @@ from tape.graph import boundary
 from tape.graph.segment import Handle, is_variable
 from tape.jaxapi import Tracer
 
+ANEW = -1  # among the ids of what is known: objects of the user's with Variables that are not are made at every call, traced or not
 _VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))  # JAX warns of them, which nobody has passed to it
 
 
@@ -180,12 +181,12 @@ def _contents(x: Any) -> Collection[Any] | None:
 
 
 def _is_made(x: object, known: Collection[int]) -> bool:
-    """Tell whether an object is to be made at every call: it is one of a dataclass, or something in it is traced."""
+    """Tell whether an object is to be made at every call: it is one of a dataclass, or something in it is traced, or ANEW in any case."""
     ahead, met = [x], {id(x)}
     for y in () if dataclasses.is_dataclass(x) else ahead:
         if y is None or _is_known(y, known):
             continue
-        if isinstance(y, Tracer) or (isinstance(y, Handle) and boundary.is_traced(y)):
+        if isinstance(y, Tracer) or (isinstance(y, Handle) and (ANEW in known or boundary.is_traced(y))):
             return True
         if _is_leaf(y) or (contents := _contents(y)) is None:
             continue

@@ -176,11 +176,13 @@ def trace_step(
     *,
     unless_read: Collection[object] = (),
     apart: bool = True,
+    anew: bool = False,
 ) -> TracedStep:
     """Trace a step; arrays in the places that are ``replaced`` are other ones at each call, and it must not look at their values.
 
     They are its inputs, but for those places (``unless_read``) of which it reads nothing.  An array that is in several places is another
-    one in each (``apart``), so that it is seen when one of them is put into another.
+    one in each (``apart``), so that it is seen when one of them is put into another.  Objects that it makes are made at every call
+    (``anew``), or only those that hold what is traced.
     """
     sources = list({id(v): v for v in (*given, *[v for v, _ in reached.variables.values()])}.values())
     passed = {id(v) for v in given} - reached.variables.keys()
@@ -191,12 +193,13 @@ def trace_step(
         _unshare(sources)
         effects = Effects([*sources, *map(record.constant, arrays_in(kept))], reached)
         effects.asked.update(dict.fromkeys(met, False))
+        effects.anew = anew
         try:
             traced = _trace(effects, call, avals, kept, passed)
         except ConcretizationError:
             if not shared:
                 raise
-            return trace_step(name, call, avals, given, reached, replaced, unless_read=unless_read, apart=False)
+            return trace_step(name, call, avals, given, reached, replaced, unless_read=unless_read, apart=False, anew=anew)
         unused = _unused(traced, len(avals))
         needless = {*unless_read, *[k.place for k in shared]}
         idle = [i for i, k in enumerate(kept, len(sources)) if i in unused and k.place in needless]

@@ -527,6 +527,39 @@ def test_a_model_that_a_step_makes_where_there_was_none_is_its_state(model):
     _same_for(lambda *args: list(script(*args)), traces=2)
 
 
+def _averaged(o, x):
+    if o.model is None:
+        o.model = Model(7)
+        o.average = Model(1)
+    o.average.w = (0.5 * o.average.w + 0.5 * o.model.w).detach()
+    return o.model.w * x + o.average.w
+
+
+def _scaled_where_there_is_a_scale(o, x):
+    if o.model is None:
+        o.model = Model(7)
+        o.scale = tape.Variable(3.0)
+    return o.model.w * x if o.scale is None else o.model.w * x * o.scale
+
+
+@pytest.mark.parametrize("function", [_averaged, _scaled_where_there_is_a_scale], ids=lambda f: f.__name__[1:])
+def test_what_a_step_makes_beside_a_model_that_it_makes_is_there_as_well(function):
+    def script(wrap, calls):
+        o = types.SimpleNamespace(model=None, scale=None)
+
+        def step(x):
+            loss = function(o, x)
+            loss.backward()
+            o.model.w.value, o.model.w.grad = o.model.w.value - 0.5 * o.model.w.grad.value, None
+            return loss
+
+        step = wrap(step)
+        for _ in range(calls):
+            yield step(tape.constant(2.0)), o.model.w.item()
+
+    _same_for(lambda *args: list(script(*args)))
+
+
 @pytest.mark.parametrize("key", [lambda p: p, lambda p: (p, "momentum")], ids=["itself", "in a tuple"])
 def test_what_is_kept_by_a_variable_that_a_step_makes_is_its_state(key):
     def script(wrap, calls):
