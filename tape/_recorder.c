@@ -3897,6 +3897,24 @@ extended(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     return extended_table(args[0], n, args[2]);
 }
 
+#define NUMBERS 4096 /* slots and values whose tuples are shared: each entry has two or three such, which the collector of garbage would count */
+
+/* Return the tuple of one number. */
+static PyObject *
+alone(Py_ssize_t number)
+{
+    static PyObject *known[NUMBERS];
+    if (number >= 0 && number < NUMBERS && known[number] != NULL) {
+        return Py_NewRef(known[number]);
+    }
+    PyObject *slot = PyLong_FromSsize_t(number), *made = slot == NULL ? NULL : PyTuple_Pack(1, slot);
+    Py_XDECREF(slot);
+    if (made != NULL && number >= 0 && number < NUMBERS) {
+        known[number] = Py_NewRef(made);
+    }
+    return made;
+}
+
 static PyObject *
 new_place(PyObject *slot, PyObject *kind, PyObject *made)
 {
@@ -3960,12 +3978,13 @@ formed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     }
     PyTypeObject *type = (PyTypeObject *)told.state;
     State *child = (State *)type->tp_alloc(type, 0);
-    PyObject *slots = PyTuple_New(count), *places = PyTuple_New(count);
+    PyObject *slots = count == 1 ? alone(n) : PyTuple_New(count), *places = PyTuple_New(count);
     int done = child != NULL && slots != NULL && places != NULL;
     for (Py_ssize_t i = 0; done && i < count; i++) {
-        PyObject *slot = PyLong_FromSsize_t(n + i), *place = slot == NULL ? NULL : new_place(slot, PyTuple_GET_ITEM(kinds, i), made);
+        PyObject *slot = count == 1 ? PyTuple_GET_ITEM(slots, 0) : PyLong_FromSsize_t(n + i);
+        PyObject *place = slot == NULL ? NULL : new_place(slot, PyTuple_GET_ITEM(kinds, i), made);
         done = place != NULL;
-        if (slot != NULL) {
+        if (slot != NULL && count != 1) {
             PyTuple_SET_ITEM(slots, i, slot);
         }
         if (place != NULL) {
@@ -4025,6 +4044,30 @@ formed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     return (PyObject *)child;
 }
 
+#define LATEST 256 /* lines that were met last, whose tuples are shared */
+
+/* Return a file and a line of it. */
+static PyObject *
+line_in(PyObject *file, int line)
+{
+    static struct {
+        PyObject *file, *pair;
+        int line;
+    } latest[LATEST];
+    Py_ssize_t at = (unsigned int)line % LATEST;
+    if (latest[at].file == file && latest[at].line == line && file != NULL) {
+        return Py_NewRef(latest[at].pair);
+    }
+    PyObject *pair = Py_BuildValue("Oi", file, line), *before = latest[at].pair;
+    if (pair != NULL) { /* which holds the file */
+        latest[at].file = file;
+        latest[at].line = line;
+        latest[at].pair = Py_NewRef(pair);
+        Py_XDECREF(before);
+    }
+    return pair;
+}
+
 /* Return the file and line of the innermost frame outside the library, as user_line in tape/graph/lines.py has it, where `foreign` knows the files of
    all frames on the way, and none of their codes is among those that record for `others`; None where that is not so. */
 static PyObject *
@@ -4044,7 +4087,7 @@ line_outside(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
         PyObject *foreign = file == NULL ? NULL : PyDict_GetItemWithError(args[0], file);
         int other = foreign == NULL ? 1 : foreign == Py_True ? 0 : PySet_Contains(args[1], code);
         if (foreign == Py_True) {
-            found = Py_BuildValue("Oi", file, PyFrame_GetLineNumber(frame));
+            found = line_in(file, PyFrame_GetLineNumber(frame));
         }
         Py_XDECREF(file);
         Py_DECREF(code);
@@ -4060,15 +4103,16 @@ line_outside(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
 }
 
 /* Return the entries that slots depend on, in order, and add all slots that they read to these, as needed in tape/graph/wengert.py has it for lines of
-   a tape; None where there are others among them. */
+   a tape; None where there are others among them.  With a list of `leaves`, lines without a kernel are left out, and the slots of all of these added to
+   it, as needed_entries in tape/programs/interpretation.py has it. */
 static PyObject *
 needed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
-    if (!counted("needed", nargs, 2)) {
+    if (!counted("needed", nargs, nargs == 3 ? 3 : 2)) {
         return NULL;
     }
-    PyObject *entries = args[0], *reached = args[1];
-    if (!PyList_CheckExact(entries) || !PySet_Check(reached)) {
+    PyObject *entries = args[0], *reached = args[1], *leaves = nargs == 3 ? args[2] : NULL;
+    if (!PyList_CheckExact(entries) || !PySet_Check(reached) || (leaves != NULL && !PyList_CheckExact(leaves))) {
         Py_RETURN_NONE;
     }
     Py_ssize_t n = PyList_GET_SIZE(entries);
@@ -4080,8 +4124,11 @@ needed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     PyObject *before = PyList_New(0);
     for (Py_ssize_t i = n - 1; before != NULL && i >= 0 && i < PyList_GET_SIZE(entries); i--) {
         Step *step = (Step *)PyList_GET_ITEM(entries, i);
-        int meets = 0;
-        for (Py_ssize_t j = 0; meets == 0 && j < PyTuple_GET_SIZE(step->slots); j++) {
+        int meets = 0, leaf = leaves != NULL && step->kernel == Py_None;
+        for (Py_ssize_t j = PyTuple_GET_SIZE(step->slots) - 1; leaf && meets == 0 && j >= 0; j--) {
+            meets = PyList_Append(leaves, PyTuple_GET_ITEM(step->slots, j));
+        }
+        for (Py_ssize_t j = 0; !leaf && meets == 0 && j < PyTuple_GET_SIZE(step->slots); j++) {
             meets = PySet_Contains(reached, PyTuple_GET_ITEM(step->slots, j));
         }
         for (Py_ssize_t j = 0; meets > 0 && j < PyTuple_GET_SIZE(step->inputs); j++) {
@@ -4091,7 +4138,7 @@ needed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
             Py_CLEAR(before);
         }
     }
-    if (before != NULL && PyList_Reverse(before) < 0) {
+    if (before != NULL && (PyList_Reverse(before) < 0 || (leaves != NULL && PyList_Reverse(leaves) < 0))) {
         Py_CLEAR(before);
     }
     return before;
@@ -4215,8 +4262,8 @@ typedef struct { /* what a plan is worked out with; all of it belongs to who cal
 static PyObject *
 numbered(Sweeping *sweep, Py_ssize_t n)
 {
-    PyObject *numbers = PyTuple_New(n);
-    for (Py_ssize_t i = 0; numbers != NULL && i < n; i++) {
+    PyObject *numbers = n == 1 ? alone((Py_ssize_t)sweep->count) : PyTuple_New(n);
+    for (Py_ssize_t i = 0; numbers != NULL && n != 1 && i < n; i++) {
         PyObject *number = PyLong_FromLongLong(sweep->count + i);
         if (number == NULL) {
             Py_CLEAR(numbers);
@@ -4553,18 +4600,18 @@ written_lines(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nar
         }
         Py_XDECREF(known);
         if (kinds == NULL || !PyTuple_CheckExact(kinds) || PyTuple_GET_SIZE(kinds) != PyTuple_GET_SIZE(results) ||
-            (slots = PyTuple_New(PyTuple_GET_SIZE(kinds))) == NULL) {
+            (slots = PyTuple_GET_SIZE(kinds) == 1 ? alone(PyList_GET_SIZE(table)) : PyTuple_New(PyTuple_GET_SIZE(kinds))) == NULL) {
             if (!PyErr_Occurred()) {
                 PyErr_SetString(PyExc_TypeError, "the results of an instruction are those of its kernel");
             }
             goto next;
         }
-        for (Py_ssize_t j = 0; j < PyTuple_GET_SIZE(kinds); j++) {
-            PyObject *slot = PyLong_FromSsize_t(PyList_GET_SIZE(table)), *place = NULL;
+        for (Py_ssize_t j = 0, one = PyTuple_GET_SIZE(kinds) == 1; j < PyTuple_GET_SIZE(kinds); j++) {
+            PyObject *slot = one ? PyTuple_GET_ITEM(slots, 0) : PyLong_FromSsize_t(PyList_GET_SIZE(table)), *place = NULL;
             int failed = slot == NULL || (place = new_place(slot, PyTuple_GET_ITEM(kinds, j), flows ? made : NULL)) == NULL ||
                          PyList_Append(table, place) < 0 || PyDict_SetItem(numbers, PyTuple_GET_ITEM(results, j), slot) < 0;
             Py_XDECREF(place);
-            if (slot != NULL) {
+            if (slot != NULL && !one) {
                 PyTuple_SET_ITEM(slots, j, slot);
             }
             if (failed) {

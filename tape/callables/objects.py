@@ -4,95 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import dis
+import dataclasses
 import functools
+import gc
 import operator
-import re
 import sys
 import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
+from enum import Enum
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
-from tape.bounded import Bounded
-from tape.callables.installed import is_installed
+from tape.callables.code import all_names, imported
+from tape.graph.lines import is_installed, is_of_python
 from tape.graph.segment import Handle
 
 MISSING = type("Missing", (), {"__repr__": lambda _: "nothing"})()  # what an empty place holds
-
-# -- code -----------------------------------------------------------------------------------------------------------------
-
-# What changes the world outside, or depends on more of it than names say.
-_REFUSED = re.compile(
-    "(STORE|DELETE)_(GLOBAL|ATTR)|DELETE_DEREF|IMPORT_.*|LOAD_BUILD_CLASS|(LOAD|STORE)_NAME|LOAD_LOCALS|LOAD_CLASSDEREF"
-    "|LOAD_FROM_DICT_OR_.*|LOAD_SUPER_ATTR|MATCH_CLASS|GET_AWAITABLE|GET_AITER|GET_ANEXT"
-)
-_TAKING = {"LOAD_ATTR", "LOAD_METHOD"}
-
-
-class Names:
-    """What one code object, with the code inside it, names."""
-
-    def __init__(self, code: types.CodeType) -> None:
-        self._code = [code]  # kept alive, since it is known by its id
-        chains: dict[str, dict[tuple[str, ...], None]] = {"LOAD_GLOBAL": {}, "LOAD_DEREF": {}, "": {}}
-        self.refused = False  # whether snapshots cannot follow what the code does
-        for inner in self._code:
-            self._code += [c for c in inner.co_consts if isinstance(c, types.CodeType)]
-            origin, chain = "", [""]  # the instruction that a chain of attributes begins with, and its names
-            jumped_to = False  # what is jumped to takes attributes of something else as well
-            for step in dis.get_instructions(inner):
-                jumped_to = jumped_to or step.is_jump_target
-                if step.opname == "EXTENDED_ARG":
-                    continue
-                if origin and step.opname in _TAKING and not jumped_to:
-                    chain.append(step.argval)
-                else:
-                    if origin:
-                        chains[origin][tuple(chain)] = None
-                    origin, chain = (step.opname if step.opname in chains else ""), [step.argval]
-                    if step.opname in _TAKING:
-                        chains[""]["", step.argval] = None
-                    self.refused = self.refused or _REFUSED.fullmatch(step.opname) is not None
-                jumped_to = False
-        # Names of globals and of enclosing functions, each with the attributes taken from it at once (``numpy.linalg.norm``).
-        self.globals, self.free = tuple(chains["LOAD_GLOBAL"]), tuple(chains["LOAD_DEREF"])
-        # Attributes taken of all values but globals.
-        self.attributes = tuple(dict.fromkeys([name for kind in ("", "LOAD_DEREF") for _, *chain in chains[kind] for name in chain]))
-
-
-_NAMES: Bounded[int, Names] = Bounded("names in code", 4096)
-
-
-def names_of(code: types.CodeType) -> Names:
-    """Return what a code object names, found once."""
-    return _NAMES.cached(id(code), lambda: Names(code))
-
-
-@functools.lru_cache(maxsize=4096)
-def all_names(code: types.CodeType) -> tuple[str, ...]:
-    """Return the names of globals and attributes in a code object and the code inside it: they are read quicker than :class:`Names`.
-
-    What nobody can write, an import hook has put there: pytest's assertions lead to all of pytest, some seconds of looking.
-    """
-    inner = [all_names(c) for c in code.co_consts if isinstance(c, types.CodeType)]
-    named = [c for c in code.co_consts if isinstance(c, str)] if "globals" in code.co_names else []
-    return tuple(sorted({*filter(str.isidentifier, (*code.co_names, *named)), *[name for names in inner for name in names]}))
-
-
-@functools.lru_cache(maxsize=4096)
-def _imported(code: types.CodeType) -> tuple[str, ...]:
-    """Return the names of the modules that a code object imports, and the code inside it."""
-    inner = [name for c in code.co_consts if isinstance(c, types.CodeType) for name in _imported(c)]
-    if dis.opmap["IMPORT_NAME"] not in code.co_code[::2]:
-        return tuple(inner)
-    return (*inner, *[step.argval for step in dis.get_instructions(code) if step.opname == "IMPORT_NAME"])
-
-
-# -- what is held -----------------------------------------------------------------------------------------------------
 
 
 class Writable(NamedTuple):
@@ -117,7 +48,7 @@ class Writable(NamedTuple):
         if isinstance(self.at, dict):
             return dict(self.at) if self.names is None else {n: self.at[n] for n in self.names if n in self.at}
         if isinstance(self.at, type):
-            return {n: x for n, x in vars(self.at).items() if isinstance(x, _SHARED) and not n.startswith("__")}
+            return {n: x for n, x in vars(self.at).items() if _is_shared(n, x)}
         names = ["cell_contents"] if isinstance(self.at, types.CellType) else self.names or ()
         return {n: x for n in names if (x := self.at_key(n)) is not MISSING}
 
@@ -140,7 +71,7 @@ class Writable(NamedTuple):
         elif isinstance(self.at, (type, types.CellType)):
             setattr(self.at, key, content)
         else:
-            _slots(self.at.__class__)[key].__set__(self.at, content)
+            slots(self.at.__class__)[key].__set__(self.at, content)
 
     def drop(self, key: Any) -> None:
         """Have it hold nothing there."""
@@ -149,7 +80,7 @@ class Writable(NamedTuple):
         elif isinstance(self.at, (type, types.CellType)):
             delattr(self.at, key)
         else:
-            _slots(self.at.__class__)[key].__delete__(self.at)
+            slots(self.at.__class__)[key].__delete__(self.at)
 
     def fill(self, contents: dict[Any, Any]) -> None:
         """Make it hold just that."""
@@ -239,7 +170,7 @@ def in_cell(cell: types.CellType) -> object:
 def in_slot(value: Any, name: str) -> object:
     """Return what a slot of an object holds; MISSING if it is not yet filled."""
     try:
-        content: object = _slots(value.__class__)[name].__get__(value)
+        content: object = slots(value.__class__)[name].__get__(value)
     except AttributeError:
         return MISSING
     return content
@@ -251,9 +182,9 @@ def writables(value: Any) -> Iterator[Writable]:
         if not is_of_a_library(value, bridges=True):  # what it closes over may still be the user's
             names = all_names(value.__code__)
             yield Writable(value.__globals__, "{}", names)
-            inside = _imported(value.__code__)
-            imported = {name: sys.modules.get(name) for name in inside} if inside and not is_installed(value) else {}
-            for module in _modules({**imported, **value.__globals__} if imported else value.__globals__, (*names, *imported)):
+            inside = imported(value.__code__)
+            there = {name: sys.modules.get(name) for name in inside} if inside and not is_installed(value) else {}
+            for module in _modules({**there, **value.__globals__} if there else value.__globals__, (*names, *there)):
                 yield Writable(vars(module), f"{module.__name__}.{{}}", names)
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
             yield Writable(cell, name)
@@ -264,7 +195,7 @@ def writables(value: Any) -> Iterator[Writable]:
     elif isinstance(value, type):
         if not of_a_library(value.__module__):
             yield Writable(value, ".{}")
-    elif _is_plain_object(value):
+    elif is_plain_object(value):
         if hasattr(value, "__dict__"):
             yield Writable(vars(value), ".{}")
         if names := tuple(_declared(value.__class__)):
@@ -291,11 +222,13 @@ def parts(value: Any) -> Iterator[tuple[object, object, Callable[[Any, Any], obj
         yield "()", value(), None, None
     elif type(value).__module__.partition(".")[0] in {"tape", "jaxlib", "functools"} and callable(getattr(value, "__wrapped__", None)):
         yield ("__wrapped__",), value.__wrapped__, None, None
-    elif isinstance(value, type) or _is_plain_object(value):
+        if isinstance(value, _CACHE):
+            yield from [(steps_to("({!r})", key), x, _cached, key) for key, x in _results(value).items()]
+    elif isinstance(value, type) or is_plain_object(value):
         kind: Any = value if isinstance(value, type) else type(value)
         shared = [*_of_the_class(kind)]
-        fixed = [] if kind is value else _slots(kind).keys() - _declared(kind)
-        for name in (*sorted(fixed), *shared):
+        fixed = [] if kind is value else slots(kind).keys() - _declared(kind)
+        for name in dict.fromkeys((*sorted(fixed), *shared)):
             if kind is not value or name not in vars(kind):  # its own are in a place
                 yield f".{name}", getattr(value, name, None), getattr, name
         call = getattr(kind, "__call__", None)  # noqa: B004 - its closure is wanted
@@ -303,6 +236,24 @@ def parts(value: Any) -> Iterator[tuple[object, object, Callable[[Any, Any], obj
             yield ("__call__",), call, None, None
         if kind is not value and shared:
             yield ("__class__",), kind, None, None
+
+
+_CACHE = type(functools.lru_cache(len))
+
+
+def _cached(cache: Any, key: object) -> object:
+    """Return a result that a cache of functools keeps."""
+    return _results(cache).get(key, MISSING)
+
+
+def _results(cache: Any) -> dict[Any, object]:
+    """Return all of them, by their keys: where only the latest ones are kept, the dict leads to links, and what is in those follows."""
+    inside = gc.get_referents(cache)
+    table: dict[Any, object] = next((x for x in inside if type(x) is dict and x is not vars(cache)), {})
+    if not table or cache.cache_parameters()["maxsize"] is None:
+        return table
+    link = type(next(iter(table.values())))
+    return {inside[i - 2]: inside[i - 1] for i, x in enumerate(inside) if x is link and inside[i - 2] in table}
 
 
 # What objects of these types are made of.
@@ -317,10 +268,10 @@ _LOOKED_INTO = {**COMPOSED, types.FunctionType: ("__defaults__",), types.Builtin
 _LIBRARIES = frozenset({"jax", "jaxlib", "numpy", "tape"})  # whose own objects and globals hold no Variable of a user's
 
 
-def _is_plain_object(value: object) -> bool:
+def is_plain_object(value: object) -> bool:
     """Tell whether a value is an object whose attributes may hold Variables."""
     kind: Any = type(value)
-    return (hasattr(value, "__dict__") or bool(_slots(kind))) and not isinstance(value, type) and not of_a_library(kind.__module__)
+    return (hasattr(value, "__dict__") or bool(slots(kind))) and not isinstance(value, type) and not of_a_library(kind.__module__)
 
 
 def is_of_a_library(function: types.FunctionType, *, bridges: bool = False) -> bool:
@@ -334,14 +285,22 @@ def of_a_library(module: str | None) -> bool:
     return module is not None and (module.partition(".")[0] in _LIBRARIES or module == "interop.lift")
 
 
-_SHARED = (Handle, jax.Array, list, tuple, dict, deque, types.NoneType)
+_SHARED = (Handle, jax.Array, list, tuple, dict, deque, types.NoneType, int, float, complex, np.generic, Enum, types.SimpleNamespace)
+
+
+def _is_shared(name: str, x: Any) -> bool:
+    """Tell whether what a class has under a name is state, rather than a method or another descriptor."""
+    if name.startswith("__"):
+        return False
+    own = (isinstance(x, type) and not of_a_library(x.__module__)) or (is_plain_object(x) and not is_of_python(type(x)))
+    return isinstance(x, _SHARED) or (own and not hasattr(type(x), "__get__"))
 
 
 def _of_the_class(kind: type) -> Iterator[str]:
     """Yield the names of what objects of a class share."""
     for base in kind.__mro__:
         if not of_a_library(base.__module__):
-            yield from [n for n, x in vars(base).items() if isinstance(x, _SHARED) and not n.startswith("__")]
+            yield from [n for n, x in vars(base).items() if _is_shared(n, x)]
 
 
 def _modules(place: dict[str, Any], names: Sequence[str]) -> list[types.ModuleType]:
@@ -356,14 +315,21 @@ def _modules(place: dict[str, Any], names: Sequence[str]) -> list[types.ModuleTy
     return list(modules.values())
 
 
+def is_composed(value: Any) -> bool:
+    """Tell whether an object is its attributes and no more, as one of a dataclass is, or of a user's class that says nothing else."""
+    kind: Any = type(value)
+    own = kind is types.SimpleNamespace or (kind.__new__ is object.__new__ and not is_of_python(kind))
+    return is_plain_object(value) and (own or dataclasses.is_dataclass(value))
+
+
 def attributes(value: Any) -> dict[str, Any]:
     """Return the attributes that an object holds itself."""
-    slots = {name: x for name in _slots(value.__class__) if (x := in_slot(value, name)) is not MISSING}
-    return {**getattr(value, "__dict__", {}), **slots}
+    inside = {name: x for name in slots(value.__class__) if name != "__dict__" and (x := in_slot(value, name)) is not MISSING}
+    return {**getattr(value, "__dict__", {}), **inside}
 
 
 @functools.lru_cache(maxsize=4096)
-def _slots(kind: Any) -> dict[str, Any]:
+def slots(kind: Any) -> dict[str, Any]:
     """Return what reads the slots of a class, by their names."""
     return {name: held for cls in kind.__mro__[-2::-1] for name, held in vars(cls).items() if isinstance(held, types.MemberDescriptorType)}
 
@@ -371,4 +337,4 @@ def _slots(kind: Any) -> dict[str, Any]:
 @functools.lru_cache(maxsize=4096)
 def _declared(kind: Any) -> Sequence[str]:
     """Return the slots that a class of Python's declares: others may be read-only."""
-    return [name for name, slot in _slots(kind).items() if "__slots__" in vars(slot.__objclass__)]
+    return [name for name, slot in slots(kind).items() if "__slots__" in vars(slot.__objclass__)]

@@ -22,6 +22,7 @@ from tape.graph.segment import Handle, itself
 from tape.jitting import identities
 from tape.jitting.arguments import Call, aval_of
 from tape.jitting.binding import Binding
+from tape.jitting.flags import is_flag, kind_of
 from tape.jitting.orders import Orders
 from tape.jitting.places import KeptArray, arrays_in, edges_to, without_contents
 from tape.jitting.renewal import emptied, renewed
@@ -153,8 +154,8 @@ class CompiledStep:
         seen: dict[Any, Any] = {key: (edge.key, _told(edge.content)) for key, edge in around.items()}
         aliases = reached.aliases(way)  # a Variable is known by one path to each object that has it
         seen["aliases"] = {path: aliases.get(path) for path in self.around[0]["aliases"]} if self.around else aliases
-        lengths = {reached.path(n): len(x) for n in through if isinstance(x := reached.nodes[n], tuple)}
-        seen["lengths"] = {path: lengths.get(path) for path in self.around[0]["lengths"]} if self.around else lengths
+        kinds = {reached.path(n): kind_of(reached.nodes[n]) for n in through}
+        seen["kinds"] = {path: kinds.get(path) for path in self.around[0]["kinds"]} if self.around else kinds
         if self.positions is not None:
             seen["keys"] = identities.found_by(reached)
         if seen not in self.around:
@@ -240,8 +241,9 @@ def forget_replaced(steps: Iterable[Sequence[CompiledStep]]) -> None:
 
 
 def _told(content: object) -> object:
-    """Return what tells a number, None or an object from others."""
-    return content if isinstance(content, (int, types.NoneType)) else Itself(content)
+    """Return what tells a number, None, a name or an object from others."""
+    plain = isinstance(content, (int, str, types.NoneType)) or (isinstance(content, (tuple, frozenset)) and is_flag(content))
+    return content if plain else Itself(content)
 
 
 def _donated(step: TracedStep, call: Call, options: dict[str, Any]) -> tuple[int, ...]:

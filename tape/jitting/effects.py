@@ -28,6 +28,7 @@ from tape.graph.segment import NOTHING, Extra, Handle, LeafNode, Segment, hooks_
 from tape.graph.trie import RECORD
 from tape.graph.watcher import NOBODY
 from tape.hooking.handles import take_away
+from tape.jitting import identities
 from tape.jitting.arrivals import Arrivals
 from tape.jitting.places import taken_apart_if_any
 from tape.ops.kernel import Op
@@ -92,7 +93,7 @@ class Effects(Captures):
         self._ours = {id(v) for v in self.known}
         self._holders = holders = reached.holders
         self.met = {id(x): reached.path(n) for n, x in enumerate(reached.nodes)}  # by id of objects that were there before
-        self.caches = reached.caches()
+        self.caches, self.names = reached.caches(), identities.names(reached)
         # Of each Variable, by id: in how many places it is; lists and dicts are places themselves.
         contents = [x for h in holders for x in h.before.values() if isinstance(x, (Handle, tuple))]
         self.places = Counter(id(x) for content in contents for x in taken_apart_if_any(content)[0])
@@ -111,7 +112,7 @@ class Effects(Captures):
         self.looked_at: set[int] = set()
         self.asked: dict[int, bool] = {}  # ids of those of which somebody saw what they are -> whether they are leaves
         self.aims: set[tuple[frozenset[int], frozenset[int]]] = set()  # the sources that a sweep reached, and those to end at
-        self._fresh: dict[int, Handle] = {}  # leaves that were made in the trace, of what is known there, and read
+        self.fresh: dict[int, Handle] = {}  # leaves that were made in the trace, of what is known there, and read
         self.waiting: set[int] = set()  # ids of unknown ones that are pending outside: a trace cannot do without their values
 
     def _scope(self) -> parked:
@@ -212,7 +213,7 @@ class Effects(Captures):
     def _unexpected(self, variable: Handle) -> None:
         inside = id(variable._cell) in self._own or (variable._extra is not None and variable._extra.inside is True)
         if inside and variable._segment is None and id(variable._cell) not in self._own:
-            self._fresh.setdefault(id(variable), variable)
+            self.fresh.setdefault(id(variable), variable)
         if not inside and id(variable) not in self._ours:
             self.unknown.setdefault(id(variable), variable)
             if variable._cell[0] is None:
@@ -369,7 +370,7 @@ class Effects(Captures):
 
     def stayed(self) -> bool:
         """Tell whether somebody keeps a leaf that was made in the trace, as of a model that is made where none was: it is outside now."""
-        fresh, self._fresh = list(self._fresh.values()), {}
+        fresh, self.fresh = list(self.fresh.values()), {}
         if any(held(fresh)):
             gc.collect()  # what only cycles have is nobody's
         flags = held(fresh)

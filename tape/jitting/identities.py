@@ -93,6 +93,21 @@ def names(reached: Reach) -> frozenset[str]:
     return frozenset(name for code in _codes(reached) for name in (*code.co_names, *code.co_consts) if isinstance(name, str))
 
 
+def doubted(reached: Reach) -> frozenset[str]:
+    """Return the names of attributes of which the user's code may ask whether they are there."""
+    return frozenset(name for code in _codes(reached) for name in _doubted(code))
+
+
+@functools.lru_cache(maxsize=4096)
+def _doubted(code: types.CodeType) -> tuple[str, ...]:
+    named = code.co_names if "AttributeError" in code.co_names else ()
+    spelled = code.co_consts if not _DOUBTING.isdisjoint(code.co_names) else ()
+    return (*named, *[x for x in spelled if isinstance(x, str) and x.isidentifier()])
+
+
+_DOUBTING = frozenset({"hasattr", "getattr", "AttributeError"})
+
+
 def _codes(reached: Reach) -> Iterator[types.CodeType]:
     """Yield the code of functions of the user's that are reached, with what is in it."""
     seen: set[types.CodeType] = set()

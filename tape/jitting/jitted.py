@@ -342,8 +342,8 @@ def jit(
     Args:
         fun: a function or method over Variables; without it, a decorator is returned.  Arrays and numbers arrive as Variables, in any
             pytree.  Variables that it captures, by closure, as globals, in attributes and containers, are found when it is traced, and so
-            are JAX's arrays, also others that come there later; flags that are named in code are
-            looked at; other Python is part of it, as in ``jax.jit`` (``self.t += 1`` beside Variables warns).
+            are JAX's arrays, also others that come there later; flags, names and functions that code
+            names are looked at; numbers are part of it, as in ``jax.jit`` (``self.t += 1`` beside Variables warns).
         static_argnums: positions of arguments that are part of the program; they must be hashable.
         static_argnames: their names.
         donate_argnums: positions of arguments whose buffers may be used for results: arrays are deleted then, as by ``jax.jit``;

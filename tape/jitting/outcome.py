@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 import jax
 
-from tape.callables.fingerprints import fingerprint
 from tape.callables.objects import MISSING, Writable
 from tape.callables.reach import Reach, Stored, spelled
 from tape.errors import LeakedTracerError, LostGradientError, ReleasedTapeError, TapeError, TapeTypeError, UnrecordedGradientError
@@ -25,10 +24,11 @@ from tape.graph.trie import RECORD
 from tape.jaxapi import Tracer
 from tape.jitting.deadends import dead_end
 from tape.jitting.effects import Effects
+from tape.jitting.flags import SWITCHES
 from tape.jitting.orders import Orders
 from tape.jitting.places import held, leaves_in
 from tape.jitting.records import flatten, standing_often
-from tape.jitting.results import ALL, ARRAY, FOUND, GRADIENT, MADE, ONE, PLAIN, SAME, SHARED, Made, Slot, Tree, VariableChange
+from tape.jitting.results import ALL, ARRAY, FOUND, GRADIENT, MADE, NEW, ONE, PLAIN, SAME, SHARED, Made, Slot, Tree, VariableChange
 from tape.ops.kernel import Op
 from tape.programs.program import look, run_pending
 from tape.recording import record
@@ -67,8 +67,9 @@ class Outcome:
             for key, content in h.place.contents().items()
             if content is not h.before.get(key, MISSING)
         }
-        self._often = standing_often([returned, *stored.values()], effects.met)
-        self._leaves = {*effects.met, *self._often}  # the ids of what is no part of a tree
+        self._known = {*effects.met, *effects.fresh}  # the ids of what was there before, or is there for what follows
+        self._often = standing_often([returned, *stored.values()], self._known)
+        self._leaves = {*self._known, *self._often}  # the ids of what is no part of a tree
         self._shared: dict[int, int] = {}  # by id of what stands in several places: its number
         self.returned = self._tree(returned)
         for kind, x in [leaf for tree in self.trees for leaf in tree.leaves]:
@@ -207,17 +208,15 @@ class Outcome:
     def told(self) -> object:
         """Return what the step leaves where, to be compared with what another one does."""
         made = [(m.place.kind, m.segment is None, m.result, *m[3:]) for m in self.made]
-        slots = [(s.holder.key, s.key, _told(s.content)) for s in self.slots]
-        return made, slots, self.changes, _told(self.returned), [*map(_told, self.shared)], self.orders.told()
+        slots = [(s.holder.key, s.key, s.content.told()) for s in self.slots]
+        return made, slots, self.changes, self.returned.told(), [tree.told() for tree in self.shared], self.orders.told()
 
     def drop_traced(self) -> None:
         """Forget what existed only in the trace."""
-        self.values = [None] * len(self.values)
-        self.live = [None] * len(self.live)
-        self._handles.clear()
-        self._numbers.clear()
-        self._targets.clear()
-        del self._effects, self._often, self._leaves, self._shared
+        self.values, self.live = [None] * len(self.values), [None] * len(self.live)
+        for known in (self._handles, self._numbers, self._targets):
+            known.clear()
+        del self._effects, self._known, self._often, self._leaves, self._shared
 
     # -- trees, changes and places ----------------------------------------------------------------------------------------
 
@@ -303,13 +302,17 @@ class Outcome:
             assigned = v._extra is not None and v._extra.assigned
             self.changes.append(VariableChange(i, value, grad, assigned, anew))
 
-    def _counts(self, content: object, kinds: tuple[type, ...]) -> bool:
-        """Tell whether something that was stored has Variables or arrays of some ``kinds`` in it, or objects that lead to any."""
+    def _is_own(self, x: object) -> bool:
+        """Tell whether something is a Variable that was not there before."""
+        return isinstance(x, Handle) and id(itself(x)) not in self._sources
+
+    def _counts(self, content: object) -> bool:
+        """Tell whether something that was stored has Variables or arrays (which may be others later) in it, or objects that lead to any."""
         try:
-            leaves = flatten(content, self._effects.met)[0]
+            leaves = flatten(content, self._known)[0]
         except Exception:  # noqa: BLE001 - classes of the user's may do anything
             leaves = leaves_in(content)
-        return any(isinstance(x, kinds) or self._leads_to_state(x) for x in leaves)
+        return any(isinstance(x, (Handle, jax.Array)) or self._leads_to_state(x) for x in leaves)
 
     def _leads_to_state(self, x: object) -> bool:
         """Tell whether something that was there before has Variables or arrays behind it."""
@@ -336,25 +339,28 @@ class Outcome:
                 plain.clear()
                 plain.update(before)
             return
-        kinds = (Handle, jax.Array)  # arrays from before may be others at the next call, where others were
+        new = {key: x for key, x in now.items() if key not in before and any(map(self._is_own, leaves_in(key)))}
+        if new:
+            self.slots.append(Slot(holder, NEW, self._tree([*new.items()]), held(MISSING)))
         for key in {**before, **now}:
             content, old = now.get(key, MISSING), before.get(key, MISSING)
-            if content is old or not self._counts(old if content is MISSING else content, kinds):
+            decides = isinstance(content, SWITCHES) and key in self._effects.names  # its code looks at it
+            if content is old or not (decides or key in new or self._counts(old if content is MISSING else content)):
                 continue
+            plain[key] = old
             if old is MISSING:
                 del plain[key]
-            else:
-                plain[key] = old
-            self.slots.append(Slot(holder, key, self._tree(content), held(old)))
+            if key not in new:
+                self.slots.append(Slot(holder, key, self._tree(content), held(old)))
 
     def _resized(self, holder: Stored, now: dict[Any, Any]) -> bool:
         """Note what a list, deque or set holds that has got another length; tell whether Variables, or what leads to them, are in it."""
         there = {*map(id, holder.before.values()), *map(id, self._effects.stood.values())}
         new = [x for x in now.values() if id(x) not in there]
-        if not any(self._counts(x, (Handle, jax.Array)) for x in (*holder.before.values(), *new)):
+        if not any(map(self._counts, (*holder.before.values(), *new))):
             return False
-        leaves = flatten(new, self._effects.met)[0]
-        if any(isinstance(x, Tracer) or (isinstance(x, Handle) and id(itself(x)) not in self._sources) for x in leaves):
+        leaves = flatten(new, self._known)[0]
+        if any(isinstance(x, Tracer) or self._is_own(x) for x in leaves):
             msg = (
                 f"jit: the function adds a Variable to {spelled(holder.path)}, a {type(holder.place.at).__name__} that outlives it, "
                 "which only the Python that runs while it is traced could do; return the Variable, and add it outside"
@@ -371,11 +377,6 @@ def _target(v: Handle) -> Target | None:
     if v._segment is None:
         return None if v._extra is None else v._extra.node
     return resolved((v._segment, v._place.slot))
-
-
-def _told(tree: Tree) -> tuple[Any, ...]:
-    paths = [(i, x) for i, (kind, x) in enumerate(tree.leaves) if kind == FOUND]
-    return tree.structure, paths, fingerprint([(kind, None if kind == FOUND else x) for kind, x in tree.leaves])
 
 
 def _origins(segment: Segment, slot: int) -> tuple[bool, str | None, set[LeafNode], set[LeafNode]]:

@@ -1,7 +1,7 @@
 """Records: what a step makes and leaves behind that JAX takes for a leaf, or keeps in another order, as trees.
 
-Every call makes objects of dataclasses anew, with what they hold then, and so are sets, deques and dicts of any class; a dict keeps its
-order, and may have Variables as keys.
+Every call makes objects of dataclasses anew, with what they hold then, those of other classes of the user's where that is traced, and
+sets, deques and dicts of any class; a dict keeps its order, and may have Variables as keys.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 
 import jax
 
-from tape.callables.objects import attributes
+from tape.callables.objects import attributes, is_composed, slots
+from tape.graph import boundary
 from tape.graph.segment import Handle, is_variable
+from tape.jaxapi import Tracer
 
 _VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))  # JAX warns of them, which nobody has passed to it
 
@@ -49,11 +51,12 @@ class Record(NamedTuple):
         new = kind.__new__(kind)
         if isinstance(new, defaultdict):
             new.default_factory = option
+        into = new if isinstance(new, dict) else getattr(new, "__dict__", {})
         for name, content in zip(names, held, strict=True):
-            if isinstance(new, dict):
-                dict.__setitem__(new, name, content)
+            if isinstance(new, dict) or name not in slots(kind):
+                dict.__setitem__(into, name, content)
             else:
-                object.__setattr__(new, name, content)
+                slots(kind)[name].__set__(new, content)
         return new
 
 
@@ -109,8 +112,9 @@ def standing_often(trees: Iterable[object], known: Collection[int]) -> dict[int,
     for x, within in ahead:
         if id(x) in within:
             cyclic.update(within[within.index(id(x)) :])
-        contents = None if x is None or _is_leaf(x) or _is_known(x, known) or id(x) in within else _contents(x)
-        if contents is None:
+        if x is None or _is_leaf(x) or _is_known(x, known) or id(x) in within or (is_composed(x) and not _is_made(x, known)):
+            continue
+        if (contents := _contents(x)) is None:
             continue
         if id(x) in met and not isinstance(x, tuple):
             often[id(x)] = x
@@ -154,7 +158,7 @@ def _opened(x: Any, known: Collection[int] | None, within: tuple[int, ...]) -> o
         return x
     if isinstance(x, (deque, set, frozenset)):
         return Record(kind, getattr(x, "maxlen", None), (), tuple([_as_tree(v, known, own) for v in x]))
-    if dataclasses.is_dataclass(x) and not isinstance(x, type):
+    if is_composed(x) and _is_made(x, known):
         contents: Mapping[Any, Any] = attributes(x)
     elif isinstance(x, dict) and not isinstance(x, OrderedDict) and not attributes(x):
         contents = dict(x)
@@ -169,10 +173,25 @@ def _contents(x: Any) -> Collection[Any] | None:
         return x.values()
     if isinstance(x, (list, tuple, deque, set, frozenset)):
         return x
-    if dataclasses.is_dataclass(x) and not isinstance(x, type):
+    if is_composed(x):
         return attributes(x).values()
     leaves = jax.tree.leaves(x, is_leaf=lambda y: y is not x)
     return None if len(leaves) == 1 and leaves[0] is x else leaves
+
+
+def _is_made(x: object, known: Collection[int]) -> bool:
+    """Tell whether an object is to be made at every call: it is one of a dataclass, or something in it is traced."""
+    ahead, met = [x], {id(x)}
+    for y in () if dataclasses.is_dataclass(x) else ahead:
+        if y is None or _is_known(y, known):
+            continue
+        if isinstance(y, Tracer) or (isinstance(y, Handle) and boundary.is_traced(y)):
+            return True
+        if _is_leaf(y) or (contents := _contents(y)) is None:
+            continue
+        ahead += [z for z in contents if id(z) not in met]
+        met.update(map(id, contents))
+    return dataclasses.is_dataclass(x)
 
 
 _DICTS = (dict, defaultdict)

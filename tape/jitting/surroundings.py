@@ -11,7 +11,7 @@ import operator
 import types
 from collections import deque
 from collections.abc import Collection, Hashable, Iterator, Sequence
-from enum import Enum
+from typing import Any
 
 import jax
 import numpy as np
@@ -19,12 +19,11 @@ import numpy as np
 from tape.callables.objects import MISSING, Writable, parts, writables
 from tape.callables.reach import Edge, Reach, Stored
 from tape.graph.segment import Handle
+from tape.jitting import identities
+from tape.jitting.flags import FEW, flags, has_kind, is_computing, is_container, is_flag, is_listing, is_of_a_kind
 from tape.jitting.places import KeptArray, arrays_at, has_arrays
 
-_FEW = 64
 _SMALL = 256  # up to here, equal numbers are one object
-_LISTING = frozenset({"__dict__", "vars", "dir", "getmembers", "fields", "asdict"})  # by which code gets at all attributes of an object
-_COMPUTING = _LISTING | {"getattr", "attrgetter"}  # by which it does at those whose names it computes
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 
 
@@ -41,26 +40,24 @@ def surroundings(
     suspects: list[tuple[KeptArray, jax.Array]] = []
     ours, watched = {id(edge.holder) for edge in way}, {(id(edge.holder), edge.key) for edge in way}
     found: dict[Hashable, Edge] = {}
+    doubted = identities.doubted(reached)
     for holder in reached.holders:
         at, before = holder.place.at, holder.before
-        by_name, computed = holder.place.spelled == ".{}", len(before) <= _FEW and not names.isdisjoint(_COMPUTING)
-        is_container = _is_container(holder)
-        listed = is_container or (by_name and isinstance(at, dict) and not names.isdisjoint(_LISTING))
-        if listed and len(at) == len(before) and (id(at) in ours or not before):
+        by_name, computed = holder.place.spelled == ".{}", is_computing(holder, names)
+        contains = is_container(holder)
+        seen: dict[Any, Edge] = dict(flags(holder, reached, {*watched, *known}, names, doubted))
+        found.update(seen)
+        listed = contains or (by_name and isinstance(at, dict) and is_listing(names))
+        if listed and len(at) == len(before) and (id(at) in ours or not before or any(key[-1] == "flag" for key in seen)):
             found[holder.key] = _of_length(at, len(at))
-        if is_container:
+        if contains:
             if len(before) > _SMALL:  # data, rather than state
                 continue
             by_name = id(at) not in ours
-        inner = id(at) not in ours and _is_container(holder) and str(holder.path[-1]).startswith("[")
-        wanted = () if inner else names if by_name and (is_container or not computed) else None
+        inner = id(at) not in ours and is_container(holder) and str(holder.path[-1]).startswith("[")
+        wanted = () if inner else names if by_name and (contains or not computed) else None
         nothing = dict(_of_nothing(holder, wanted, known, unread))
-        if flags := {k: x for k, x in before.items() if isinstance(x, (bool, Enum)) and (wanted is None or k in wanted)}:
-            found.update(((holder.key, k, "flag"), Edge(holder.place.get, at, k, (), -1, x)) for k, x in flags.items())
-            into = [e for e in reached.into(holder.node) if e.get is not None and (id(e.holder), e.key) not in watched]
-            into = [e for e in into if not isinstance(e.content, types.FunctionType)]  # whose globals stay
-            found.update(((holder.key, e.path, "flags"), Edge(_holds_flags, e, (*flags.items(),), (), -1, True)) for e in into)
-        if id(at) in ours and len(before) <= _FEW:
+        if id(at) in ours and len(before) <= FEW:
             found.update(((holder.key, key, "numbers"), edge) for key, edge in _of_numbers(holder))
         found.update(((holder.key, key), edge) for key, edge in nothing.items())
         arrays = [key for key, edge in nothing.items() if isinstance(edge.content, (jax.Array, tuple))]
@@ -76,10 +73,6 @@ def surroundings(
     return found, suspects
 
 
-def _is_container(holder: Stored) -> bool:
-    return isinstance(holder.place.at, (list, deque)) or holder.place.spelled.startswith("[")
-
-
 def _of_length(at: object, n: int) -> Edge:
     if n <= _SMALL:
         return Edge(operator.length_hint, at, 0, (), -1, n)
@@ -92,7 +85,7 @@ def _of_nothing(
     """Yield the keys, of these ``names``, under which nothing is held after a trace, with what tells whether that is so."""
     place = holder.place
     for key, content in holder.before.items():
-        if names is not None and key not in names and not (_is_container(holder) and isinstance(content, jax.Array) and content.size == 1):
+        if names is not None and key not in names and not (is_container(holder) and isinstance(content, jax.Array) and content.size == 1):
             continue
         if place.at_key(key) is None:
             yield key, Edge(place.get, place.at, key, (), -1, None)
@@ -103,15 +96,6 @@ def _of_nothing(
                 yield key, Edge(place.get, place.at, key, (), -1, now)
             elif isinstance(now, jax.Array):
                 yield key, Edge(_is_array_at, place, (key, now.shape, now.dtype), (), -1, True)
-
-
-def _holds_flags(edge: Edge, flags: Sequence[tuple[object, object]]) -> bool:
-    """Tell whether an object is there that has flags which are looked at, or another one of its kind with the same."""
-    content = edge.get(edge.holder, edge.key)  # type: ignore[misc]
-    if content is edge.content or type(content) is not type(edge.content):
-        return content is edge.content
-    places = [*writables(content)]
-    return all(any(place.at_key(key) is flag for place in places) for key, flag in flags)
 
 
 def _of_numbers(holder: Stored) -> Iterator[tuple[object, Edge]]:
@@ -134,13 +118,18 @@ _NUMBERS = frozenset({bool, int, float, complex, str})
 
 
 def _of_no_attribute(value: object, names: Collection[str]) -> Iterator[tuple[object, Edge]]:
-    """Yield the attributes of these ``names`` in slots and in classes that are None."""
+    """Yield the attributes of these ``names`` in slots and in classes that are None, flags, or objects of classes."""
     for _, content, read, name in parts(value):
-        nothing = content is None or content is MISSING
-        if read is not None and nothing and (name is MISSING or name in names):  # the former is asked of a context variable
+        if read is None or not (name is MISSING or name in names):  # the former is asked of a context variable
+            continue
+        if content is None or content is MISSING or is_flag(content):
             with contextlib.suppress(AttributeError):  # a slot that is empty
                 if read(value, name) is content:
                     yield name, Edge(read, value, name, (), -1, content)
+        elif read is getattr and isinstance(content, jax.Array) and name not in (own := getattr(value, "__dict__", {})):
+            yield (name, "own"), Edge(dict.get, own, name, (), -1, None)
+        elif read is getattr and is_of_a_kind(content):
+            yield name, Edge(has_kind, value, (name, type(content)), (), -1, True)
 
 
 def _is_empty_at(place: Writable, key: object) -> bool:

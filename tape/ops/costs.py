@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tape import jaxapi
 from tape.jaxapi import Jaxpr, JaxprEqn
-from tape.ops.linear import held_by
+from tape.ops.jaxprs import held_by
 
 _CALL = 25e-6  # to start a compiled kernel from Python
 _ELEMENT = 0.5e-9  # to read or write a number
@@ -28,6 +28,7 @@ _FUSED, _OTHER = 0.0008, 0.011  # each primitive that goes over its operands in 
 _LESS = 0.3  # part of that for a quick one
 
 _IN_STEP = {"broadcast_in_dim", "reshape", "squeeze", "expand_dims"}
+_PARTING = {"split", "unstack"}  # a slice for each result
 _CUBIC = {"cholesky", "triangular_solve", "lu", "qr", "householder_product", "geqrf", "eigh", "eig", "svd", "schur"}
 
 
@@ -78,8 +79,9 @@ def predicted(eqn: JaxprEqn) -> tuple[float, float]:
         run += turns * sum(r for _, r in held)
     if eqn.primitive not in jaxapi.CALL_JAXPR_PARAMS:
         shapes = [getattr(v.aval, "shape", ()) for v in (*eqn.invars, *eqn.outvars)]
-        parts = len(eqn.outvars) if eqn.primitive.name == "split" else 1
-        part += _FUSED if eqn.primitive.name in _IN_STEP or len({*shapes, ()}) <= 2 else _OTHER * parts
+        name = eqn.primitive.name
+        in_step = name in _IN_STEP or (name != "unstack" and len({*shapes, ()}) <= 2)
+        part += _FUSED if in_step else _OTHER * (len(eqn.outvars) if name in _PARTING else 1)
         run += _ELEMENT * sum(map(math.prod, shapes)) + _FLOP * products(eqn, shapes)
     return part, run
 

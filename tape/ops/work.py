@@ -15,12 +15,12 @@ from tape import jaxapi
 from tape.graph.length import bytes_of
 from tape.jaxapi import Jaxpr, JaxprEqn, words
 from tape.ops.costs import products
-from tape.ops.linear import held_by
+from tape.ops.jaxprs import held_by
 
 _MOVES = words(
     "broadcast_in_dim reshape transpose squeeze expand_dims slice dynamic_slice dynamic_update_slice gather scatter concatenate pad "
-    "rev copy copy_p convert_element_type bitcast_convert_type iota device_put stop_gradient sharding_constraint split tile empty "
-    "optimization_barrier random_wrap random_unwrap name pvary"
+    "rev copy copy_p convert_element_type bitcast_convert_type iota device_put stop_gradient sharding_constraint split stack unstack tile "
+    "empty optimization_barrier random_wrap random_unwrap name pvary"
 )
 _REDUCTIONS = ("reduce_", "argmax", "argmin")
 

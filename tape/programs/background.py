@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import os
 import queue
+import sys
 import threading
 import time
 from collections import deque
@@ -16,6 +17,8 @@ from jax.stages import Wrapped
 from tape.configuration import applying, configuration
 from tape.graph.meters import METERS, measured
 from tape.locks import holding
+
+YIELDING = 5e-4  # seconds after which the background hands on Python's lock: a step of a loop takes it often, and JAX traces for 10 ms
 
 
 class Job:
@@ -97,6 +100,7 @@ _STARTING = threading.Lock()
 def submit(call: Callable[[], object]) -> Job:
     """Have ``call`` made in the background, after those submitted before."""
     job = Job(call)
+    _hasten()
     _QUEUE.put(job)
     holding(_STARTING, _start)
     return job
@@ -132,13 +136,34 @@ def _start() -> None:
         _THREAD.append(thread)
 
 
+_BEFORE: list[float] = []  # the interval that was there, while the background has something to do
+
+
+def _hasten() -> None:
+    """Have threads hand on Python's lock sooner, also such as begin to wait for it when the background wakes up."""
+    before = sys.getswitchinterval()
+    if before > YIELDING:
+        sys.setswitchinterval(YIELDING)
+        _BEFORE[:] = [before]  # only now, and taken out before it is set again: two threads may be at it
+
+
+def _rest() -> None:
+    """Have them hand it on as before, unless the user has said how soon meanwhile."""
+    before = _BEFORE.pop() if _BEFORE else 0.0
+    if before and sys.getswitchinterval() <= YIELDING:
+        sys.setswitchinterval(before)
+
+
 def _work() -> None:
     while (job := _QUEUE.get()) is not None:
+        _hasten()
         with contextlib.suppress(IndexError):  # nothing is left, or the interpreter ends
             while True:
                 _FIRST.popleft().run()
         job.run()
         del job  # what it refers to must not live until the next one comes
+        if _QUEUE.empty():
+            _rest()
 
 
 def _stop() -> None:
@@ -155,6 +180,7 @@ def _stop() -> None:
 def _forked() -> None:
     """In a child process there is no such thread; whoever waits for a job runs it."""
     global _QUEUE, _STARTING
+    _rest()
     _THREAD.clear()
     _FIRST.clear()
     _QUEUE, _STARTING = queue.SimpleQueue(), threading.Lock()

@@ -63,6 +63,8 @@ def takes_apart(entry: Step) -> bool:
             eqn = makers.get(v)
         if eqn is None or eqn.invars[0] is not array:
             return False
+        if eqn.primitive.name == "unstack":
+            return eqn.params["axis"] == 0 and eqn.outvars[number] is v
         if eqn.primitive.name == "split":
             return eqn.params["axis"] == 0 and eqn.outvars[number] is v
         start, end = (number * size, *[0] * len(rest)), ((number + 1) * size, *rest)

@@ -2,7 +2,9 @@
 
 import collections
 import enum
+import functools
 import gc
+import math
 import sys
 import types
 import weakref
@@ -204,12 +206,89 @@ class Mode(enum.Enum):
     TRAIN, TEST = range(2)
 
 
+def _true():
+    return True
+
+
+def _false():
+    return False
+
+
+_chosen = _true
+_PARTIAL = [functools.partial(bool, flag) for flag in (False, True)]
+
+
+def _closing(w, flag):
+    return (lambda: w) if flag else (lambda: (w, None)[1])
+
+
+class Yes:
+    def __init__(self, w=None):
+        self.w = w
+
+    def says(self):
+        return self.w is None or self.w.ndim == 0
+
+
+class No(Yes):
+    def says(self):
+        return not super().says()
+
+
+class Settings:
+    rate = 0.5
+
+    class Inner:
+        flag = True
+
+
 FLAGS = {
     "an attribute": (lambda o: o.flag, lambda o, x: setattr(o, "flag", x)),
+    "an attribute of an object's class": (lambda o: o.shared.flag, lambda o, x: setattr(type(o.shared), "flag", x)),
+    "an attribute where the class has one": (
+        lambda o: o.shared.flag,
+        lambda o, x: vars(o.shared).pop("flag", None) if x else setattr(o.shared, "flag", x),
+    ),
+    "an attribute of a class": (lambda o: Settings.Inner.flag, lambda o, x: setattr(Settings.Inner, "flag", x)),
+    "a mode of a class": (
+        lambda o: o.shared.mode is Mode.TRAIN,
+        lambda o, x: setattr(type(o.shared), "mode", Mode.TRAIN if x else Mode.TEST),
+    ),
     "an attribute of a layer": (lambda o: o.layers[1].flag, lambda o, x: setattr(o.layers[1], "flag", x)),
     "an item": (lambda o: o.options["flag"], lambda o, x: o.options.update(flag=x)),
     "other options": (lambda o: o.options["flag"], lambda o, x: setattr(o, "options", {"flag": x})),
     "a mode": (lambda o: o.mode is Mode.TRAIN, lambda o, x: setattr(o, "mode", Mode.TRAIN if x else Mode.TEST)),
+    "a name": (lambda o: o.name == "train", lambda o, x: setattr(o, "name", "train" if x else "test")),
+    "names": (lambda o: "a" in o.names, lambda o, x: setattr(o, "names", ("a", "b") if x else ("b",))),
+    "names in a list": (lambda o: "a" in o.listed, lambda o, x: o.listed.__setitem__(0, "a" if x else "c")),
+    "names in another list": (lambda o: "a" in o.listed, lambda o, x: setattr(o, "listed", ["a"] if x else ["b", "c"])),
+    "one name more": (lambda o: len(o.listed) == 2, lambda o, x: o.listed.__setitem__(slice(None), ["a", "b"] if x else ["a"])),
+    "a set": (lambda o: 2 not in o.frozen, lambda o, x: o.frozen.discard(2) if x else o.frozen.add(2)),
+    "another set": (lambda o: 2 not in o.frozen, lambda o, x: setattr(o, "frozen", {1} if x else {2})),
+    "a nested option": (lambda o: o.options["inner"]["flag"], lambda o, x: o.options["inner"].update(flag=x)),
+    "a type": (lambda o: o.dtype is np.float32, lambda o, x: setattr(o, "dtype", np.float32 if x else np.float16)),
+    "a function": (lambda o: o.function(), lambda o, x: setattr(o, "function", _true if x else _false)),
+    "a function in a dict": (lambda o: o.functions["f"](), lambda o, x: o.functions.update(f=_true if x else _false)),
+    "a function in a list": (
+        lambda o: all(f() for f in o.checks),
+        lambda o, x: o.checks.__setitem__(slice(None), [_true] if x else [_true, _false]),
+    ),
+    "a global function": (lambda o: _chosen(), lambda o, x: globals().update(_chosen=_true if x else _false)),
+    "a partial function": (lambda o: o.function(), lambda o, x: setattr(o, "function", _PARTIAL[x])),
+    "a library's function": (
+        lambda o: o.activation(0.0) == 0.0,
+        lambda o, x: setattr(o, "activation", math.sin if x else math.cos),
+    ),
+    "an object of another class": (lambda o: o.rule.says(), lambda o, x: setattr(o, "rule", Yes() if x else No())),
+    "an object of another class with Variables": (
+        lambda o: o.model.says(),
+        lambda o, x: setattr(o, "model", Yes(o.layers[0].w) if x else No(o.layers[0].w)),
+    ),
+    "an object of another class where the class has one": (
+        lambda o: o.shared.rule.says(),
+        lambda o, x: vars(o.shared).pop("rule", None) if x else setattr(o.shared, "rule", No()),
+    ),
+    "a function with Variables": (lambda o: o.closure() is not None, lambda o, x: setattr(o, "closure", o.closures[x])),
     "a name that is computed": (lambda o: getattr(o, f"{'flag':s}"), lambda o, x: setattr(o, "flag", x)),
 }
 
@@ -222,12 +301,110 @@ def test_a_flag_is_another_one_between_calls(name):
         o = types.SimpleNamespace(
             flag=True, layers=[Layer(1.0), types.SimpleNamespace(flag=True)], options={"flag": True, "rate": 0.5}, mode=Mode.TRAIN
         )
+        o.options["inner"] = {"flag": True}
+        o.shared = type("Shared", (), {"flag": True, "mode": Mode.TRAIN, "rule": Yes()})()
+        o.name, o.names, o.listed, o.frozen, o.dtype, o.function = "train", ("a", "b"), ["a", "b"], set(), np.float32, _true
+        o.functions, o.checks, o.activation, o.rule, o.model = {"f": _true}, [_true], math.sin, Yes(), Yes(o.layers[0].w)
+        o.closures = [_closing(o.layers[0].w, flag) for flag in (False, True)]
         step = wrap(lambda x: o.layers[0](x) * (2 if read(o) else 3))
         for flag in (True, False, False, True, False):
             write(o, flag)
             yield step(tape.constant(2.0)).item()
         if wrap is tape.jit:
             assert step.cache_info().traces == 2
+
+    assert list(outcomes(tape.jit)) == list(outcomes(lambda step: step))
+
+
+def test_a_flag_that_a_step_sets_is_set_at_every_call():
+    def outcomes(wrap):
+        o = types.SimpleNamespace(w=tape.Variable(2.0), phase="first", ready=False)
+
+        def function(x):
+            y = x * o.w if o.phase == "first" and not o.ready else x * o.w * o.w
+            o.phase, o.ready = "second", True
+            return y
+
+        step = wrap(function)
+        for i in range(8):
+            if i in (3, 6):
+                o.phase, o.ready = "first", False
+            yield step(tape.constant(1.0)).item(), o.phase, o.ready
+
+    assert list(outcomes(tape.jit)) == list(outcomes(lambda step: step))
+
+
+def _has(o):
+    return hasattr(o, "bias")
+
+
+def _gets(o):
+    return getattr(o, "bias", None) is not None
+
+
+def _tries(o):
+    try:
+        return o.bias.ndim == 0
+    except AttributeError:
+        return False
+
+
+@pytest.mark.parametrize("has", [_has, _gets, _tries])
+def test_an_attribute_comes_where_none_was(has):
+    def outcomes(wrap):
+        layer = Layer(2.0)
+        step = wrap(lambda x: layer.w * x + layer.bias if has(layer) else layer.w * x)
+        for bias in (None, 1.0, 2.0, None, 3.0):
+            if bias is not None:
+                layer.bias = tape.Variable(bias)
+            elif hasattr(layer, "bias"):
+                del layer.bias
+            yield step(tape.constant(1.0)).item()
+
+    assert list(outcomes(tape.jit)) == list(outcomes(lambda step: step))
+
+
+RATES = {
+    "an attribute": (lambda o: o.rate, lambda o, x: setattr(o, "rate", x)),
+    "an item": (lambda o: o.options["rate"], lambda o, x: o.options.update(rate=x)),
+    "a row": (lambda o: o.rows[0], lambda o, x: o.rows.__setitem__(0, x)),
+    "an attribute of a class": (lambda o: Settings.rate, lambda o, x: setattr(Settings, "rate", x)),
+    "an attribute where the class has one": (
+        lambda o: o.shared.rate,
+        lambda o, x: vars(o.shared).pop("rate", None) if x == 0.5 else setattr(o.shared, "rate", x),
+    ),
+    "a global": (lambda o: _RATE, lambda o, x: globals().update(_RATE=x)),
+}
+_RATE = 0.5
+
+
+def test_an_attribute_comes_where_the_class_has_an_array():
+    class Layer:
+        rate = jnp.float32(0.5)
+
+    def outcomes(wrap):
+        layer = Layer()
+        step = wrap(lambda x: x * layer.rate)
+        for rate in (None, 2.0, 3.0, None):
+            vars(layer).clear()
+            vars(layer).update({} if rate is None else {"rate": jnp.float32(rate)})
+            yield step(tape.constant(1.0)).item()
+
+    assert list(outcomes(tape.jit)) == list(outcomes(lambda step: step))
+
+
+@pytest.mark.parametrize("name", RATES)
+@pytest.mark.parametrize("number", [0.5, np.float32(0.5)])
+def test_a_variable_comes_where_a_number_was(name, number):
+    read, write = RATES[name]
+
+    def outcomes(wrap):
+        o = types.SimpleNamespace(w=tape.Variable(2.0), options={}, rows=[None, "rate"], shared=Settings())
+        Settings.rate = 0.5
+        step = wrap(lambda x: o.w * x * read(o))
+        for rate in (number, tape.constant(0.25), number, tape.constant(0.125), jnp.float32(2.0)):
+            write(o, rate)
+            yield step(tape.constant(1.0)).item()
 
     assert list(outcomes(tape.jit)) == list(outcomes(lambda step: step))
 

@@ -2,6 +2,7 @@
 
 import collections
 import contextvars
+import copy
 import dataclasses
 import enum
 import functools
@@ -24,7 +25,10 @@ class Plain:
 
 
 class Base:
-    pass
+    model = types.SimpleNamespace()
+
+    class Inner:
+        pass
 
 
 class Derived(Base):
@@ -61,6 +65,26 @@ def remembered():
     return BOX["weight"]
 
 
+@functools.cache
+def kept(name):
+    return Plain()
+
+
+@functools.lru_cache(maxsize=2)
+def kept_latest(name):
+    return Plain()
+
+
+def in_cache(cache):
+    def put(v):
+        cache.cache_clear()
+        for name in ("other", "weight", "other"):
+            cache(name)
+        cache("weight").own = v
+
+    return put
+
+
 def function():
     return function.weight
 
@@ -80,11 +104,14 @@ def in_box(v):
 WAYS = {
     "attribute": (lambda: PLAIN.weight, lambda v: setattr(PLAIN, "weight", v)),
     "attribute of a class": (lambda: Plain.weight, lambda v: setattr(Plain, "weight", v)),
+    "attribute of a class in a class": (lambda: Base.Inner.weight, lambda v: setattr(Base.Inner, "weight", v)),
     "attribute of a function": (function, lambda v: setattr(function, "weight", v)),
     "attribute of a module": (lambda: MODULE.weight, lambda v: setattr(MODULE, "weight", v)),
     "attribute of a module in a package": (lambda: PACKAGE.weights.weight, lambda v: setattr(MODULE, "weight", v)),
     "attribute of an inherited class": (lambda: HEIR.weight, lambda v: setattr(Base, "weight", v)),
     "behind much data": (lambda: MUCH[1]["weight"], lambda v: MUCH[1].update(weight=v)),
+    "cache": (lambda: kept("weight").own, in_cache(kept)),
+    "cache of the latest": (lambda: kept_latest("weight").own, in_cache(kept_latest)),
     "class method": (lambda: Derived.get(), lambda v: setattr(Derived, "weight", v)),
     "context variable": (CONTEXT.get, CONTEXT.set),
     "default of a function": (defaulted, as_default),
@@ -97,6 +124,8 @@ WAYS = {
     "method of a class": (lambda: DERIVED.get(), lambda v: setattr(Derived, "weight", v)),
     "module called like one of ours": (lambda: MODEL.weight, lambda v: setattr(MODEL, "weight", v)),
     "namespace": (lambda: SPACE.weight, lambda v: setattr(SPACE, "weight", v)),
+    "object of a class": (lambda: Base.model.own, lambda v: setattr(Base.model, "own", v)),
+    "object of a class, replaced": (lambda: Base.model.own, lambda v: setattr(Base, "model", types.SimpleNamespace(own=v))),
     "partial": (lambda: PARTIAL(), in_box),
     "queue": (lambda: QUEUE[0], QUEUE.append),
     "read-only view": (lambda: VIEW["weight"], in_box),
@@ -326,9 +355,69 @@ def test_an_object_of_a_dataclass_that_was_there_before_stays_itself():
         assert state.b is b
 
 
-def test_an_object_with_a_variable_of_the_trace_is_refused_at_the_first_call():
-    with pytest.raises(tape.errors.TapeTypeError, match=r"type SimpleNamespace, in which a Variable is .*dataclass or registered pytree"):
-        tape.jit(lambda x: types.SimpleNamespace(loss=x * 2))(1.0)
+def test_a_function_with_a_variable_of_the_trace_is_refused_at_the_first_call():
+    def step(x):
+        doubled = x * 2
+        return lambda: doubled
+
+    with pytest.raises(tape.errors.TapeTypeError, match=r"type function, in which a Variable is .*dataclass or registered pytree"):
+        tape.jit(step)(1.0)
+
+
+class Made:
+    def __init__(self, w, rest=None):
+        self.w, self.rest = w, rest
+
+
+class MadeOfSlots:
+    __slots__ = ("rest", "w")
+
+    def __init__(self, w, rest=None):
+        self.w, self.rest = w, rest
+
+
+class MadeThatTakesNoMore(Made):
+    def __setattr__(self, name, content):
+        assert name not in vars(self)
+        super().__setattr__(name, content)
+
+
+@pytest.mark.parametrize("kind", [Made, MadeOfSlots, MadeThatTakesNoMore, lambda w, rest=None: types.SimpleNamespace(w=w, rest=rest)])
+def test_an_object_that_a_step_makes_is_made_at_every_call(kind):
+    found = []
+    for wrap in (lambda step: step, tape.jit):
+        net = kind(tape.Variable(2.0), kind(tape.Variable(3.0)))
+        held = types.SimpleNamespace(net=net, best=None, twice=None, log=[])
+
+        @wrap
+        def step(x, held=held):
+            net = held.net
+            loss = net.w * net.w * x * net.rest.w
+            loss.backward()
+            net.w.value, net.w.grad, net.rest.w.grad = net.w.value - 0.01 * net.w.grad.value, None, None
+            held.best = copy.deepcopy(net)
+            made = kind(loss.detach(), ["kept"])
+            held.twice = (made, made, net)
+            return kind(net.w * x, made)
+
+        found.append([])
+        kept = []
+        for i in range(4):
+            result = step(tape.constant(1.0 + i))
+            result.w.backward()
+            kept.append((held.best, held.twice[0], result.rest))
+            result.rest.rest.append(i)
+            assert type(result) is type(held.best) is type(held.net)
+            assert held.twice[0] is held.twice[1]
+            assert held.twice[2] is held.net is net
+            assert result.rest is held.twice[0]
+            values = [held.net.w, held.best.w, held.best.rest.w, held.net.w.grad, held.twice[0].w, result.w]
+            found[-1].append([*map(float, values), list(result.rest.rest), held.best.w.requires_grad])
+            held.net.w.grad = None
+            if i == 2:
+                held.best.w.value = held.best.w.value + 1
+        assert len({*map(id, [x for listed in kept for x in listed])}) == 8
+    assert found[0] == found[1]
 
 
 def test_an_object_that_holds_itself_can_be_made_in_a_step():

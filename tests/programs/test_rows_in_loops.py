@@ -67,11 +67,13 @@ def test_rows_of_several_shapes_and_few_are_not_put_together():
 
 APART = {
     "split": lambda x: jnp.split(x, N),
+    "unstack": lambda x: jnp.unstack(x) if len(x) == N else jnp.split(x, N),
     "rows": lambda x: [x[i] for i in range(N)] if len(x) == N else jnp.split(x, N),
     "slices": lambda x: [lax.slice_in_dim(x, i * (len(x) // N), (i + 1) * (len(x) // N)) for i in range(N)],
 }
 NOT_APART = {
     "along the last axis": lambda x: jnp.split(x, x.shape[-1], -1),
+    "columns at once": lambda x: jnp.unstack(x, axis=-1),
     "backwards": lambda x: jnp.split(x, N)[::-1],
     "one twice": lambda x: [*jnp.split(x, N)[:-1], jnp.split(x, N)[0]],
     "all but one": lambda x: jnp.split(x, N)[1:],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import accumulate
 from typing import Any
 
@@ -73,15 +73,19 @@ def _concatenate(ct: Any, out: Any, *ins: Any, dimension: int, **_: Any) -> tupl
     return tuple(partial(lax.slice_in_dim, ct, end - n, end, axis=dimension) for n, end in zip(sizes, accumulate(sizes), strict=True))
 
 
-register(
+@register(
     "stack",
-    lambda ct, out, *ins, axis, **_: tuple(partial(lax.index_in_dim, ct, i, axis, keepdims=False) for i in range(len(ins))),
     source="the transpose of joining is cutting",
     examples=[
         Example(lambda x, y: jnp.stack([x, y]), ((2, 3), (2, 3)), "first"),
         Example(lambda x, y: jnp.stack([x, y, x], -1), ((2, 3), (2, 3)), "last"),
     ],
 )
+def _stack(ct: Any, out: Any, *ins: Any, axis: int, **_: Any) -> tuple[Any, ...]:
+    rows = cache(lambda: lax.unstack(ct, axis))  # one equation, not two for each row
+    return tuple([lambda i=i: rows()[i] for i in range(len(ins))])
+
+
 register(
     "split",
     lambda ct, out, x, *, axis, **_: lax.concatenate(filled(ct, out), axis),
