@@ -3866,7 +3866,27 @@ forgotten(Segment *segment)
     return 0;
 }
 
-/* Have a segment that was swept forget all, as trim in tape/programs/retention.py has it, where its structure is known to be spent; tell whether. */
+/* Tell whether no sweep comes to a segment that has run any more: no Variable holds a result, and no newer segment leads there. */
+static int
+unreached(Segment *segment)
+{
+    PyObject *dicts[] = {PyTuple_GET_ITEM(segment->run, 0), segment->ways}, *slot, *cell;
+    for (int i = 0; i < 2; i++) {
+        Py_ssize_t at = 0;
+        if (dicts[i] == NULL || (dicts[i] != Py_None && !PyDict_CheckExact(dicts[i]))) {
+            return 0;
+        }
+        while (dicts[i] != Py_None && PyDict_Next(dicts[i], &at, &slot, &cell)) {
+            if (Py_REFCNT(cell) > 1) {
+                return 0;
+            }
+        }
+    }
+    return 1;
+}
+
+/* Have a segment that was swept forget all, as trim in tape/programs/retention.py has it, where its structure is known to be spent, or nothing leads
+   there; tell whether. */
 static PyObject *
 forgot(PyObject *Py_UNUSED(module), PyObject *swept)
 {
@@ -3876,12 +3896,14 @@ forgot(PyObject *Py_UNUSED(module), PyObject *swept)
     }
     PyObject *run = segment->run, *released = segment->released, *key = PyTuple_Pack(2, name_spent, released);
     PyObject *spent = key == NULL ? NULL : PyDict_GetItemWithError(*own(segment->state, CACHE), key);
+    int over = spent == Py_True;
     Py_XDECREF(key);
-    if (spent != Py_True) {
+    if (!over && (PyErr_Occurred() || !unreached(segment))) {
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_False);
     }
     PyObject *got = PyObject_CallMethodOneArg(segment->lock, name_acquire, Py_False); /* another thread may look at it */
-    int done = got == Py_True && segment->run == run && segment->released == released, failed = got == NULL || (done && forgotten(segment) < 0);
+    int done = got == Py_True && segment->run == run && segment->released == released && (over || unreached(segment));
+    int failed = got == NULL || (done && forgotten(segment) < 0);
     PyObject *gone = got == Py_True ? PyObject_CallMethodNoArgs(segment->lock, name_release) : Py_NewRef(Py_None);
     failed |= gone == NULL;
     Py_XDECREF(got);

@@ -437,3 +437,36 @@ def test_a_cycle_through_a_hook_of_a_history_is_still_found():
         assert ref() is None
     finally:
         gc.enable()
+
+
+@native
+@at_home
+def test_a_swept_history_to_which_nothing_leads_is_let_go_without_python(monkeypatch):
+    x = tape.Variable(A)
+
+    def loop():
+        y = x
+        for _ in range(10):  # what gives the slope is not swept itself: nothing released it
+            y = y + 0.1 * tape.gradients((tnp.sin(y) * y).sum(), y, create_graph=True)
+            float(y[0])
+        y.sum().backward()
+        found = x.grad.value
+        x.grad = None
+        return found, y
+
+    settled(loop)
+    trimmed = []
+    trim = retention.trim
+    monkeypatch.setattr(retention, "trim", lambda segment: trimmed.append(segment) or trim(segment))
+    found, y = loop()
+    assert len(trimmed) < 3, len(trimmed)
+    slope = jax.grad(lambda z: (jnp.sin(z) * z).sum())
+
+    def reference(z):
+        for _ in range(10):
+            z = z + 0.1 * slope(z)
+        return z.sum()
+
+    np.testing.assert_allclose(found, jax.grad(reference)(jnp.asarray(A)), rtol=1e-5)
+    with pytest.raises(tape.errors.ReleasedTapeError):
+        y.sum().backward()
