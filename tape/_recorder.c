@@ -28,7 +28,7 @@ Structures are the bases of Python classes (tape/layout.py), with the same attri
 #include <Python.h>
 #include <structmember.h>
 
-#define CONTRACT 26 /* as in tape/layout.py */
+#define CONTRACT 27 /* as in tape/layout.py */
 
 #ifdef Py_GIL_DISABLED
 #error "the recorder in C needs the GIL; the one in Python runs without it"
@@ -4196,6 +4196,37 @@ line_in(PyObject *file, int line)
     return pair;
 }
 
+/* Tell whether what is read at some keys of a place is of the classes that are told, as _all_of_kinds in tape/jitting/flags.py. */
+static PyObject *
+are_of_kinds(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("are_of_kinds", nargs, 2)) {
+        return NULL;
+    }
+    if (!PyTuple_Check(args[0]) || PyTuple_GET_SIZE(args[0]) != 2 || !PyTuple_Check(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "what reads a place and that place are a tuple, and so are keys with their classes");
+        return NULL;
+    }
+    PyObject *get = PyTuple_GET_ITEM(args[0], 0), *at = PyTuple_GET_ITEM(args[0], 1);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args[1]); i++) {
+        PyObject *pair = PyTuple_GET_ITEM(args[1], i);
+        if (!PyTuple_Check(pair) || PyTuple_GET_SIZE(pair) != 2) {
+            PyErr_SetString(PyExc_TypeError, "a key and a class are a tuple");
+            return NULL;
+        }
+        PyObject *read[] = {at, PyTuple_GET_ITEM(pair, 0)}, *value = PyObject_Vectorcall(get, read, 2, NULL);
+        if (value == NULL) {
+            return NULL;
+        }
+        int same = (PyObject *)Py_TYPE(value) == PyTuple_GET_ITEM(pair, 1);
+        Py_DECREF(value);
+        if (!same) {
+            Py_RETURN_FALSE;
+        }
+    }
+    Py_RETURN_TRUE;
+}
+
 /* Return the file and line of the innermost frame outside the library, as user_line in tape/graph/lines.py has it, where `foreign` knows the files of
    all frames on the way, and none of their codes is among those that record for `others`; None where that is not so. */
 static PyObject *
@@ -6445,6 +6476,7 @@ static PyMethodDef functions[] = {
     FAST(formed, "Make the state of an entry whose form is known."),
     {"planned", planned, METH_VARARGS, "Sweep back through entries whose sweep is nothing but their VJPs."},
     FAST(line_outside, "Return the file and line of the innermost frame outside the library."),
+    FAST(are_of_kinds, "Tell whether what is read at some keys of a place is of the classes that are told."),
     FAST(ran, "Run entries as long as NumPy runs them."),
     FAST(needed, "Return the lines of a tape that slots depend on."),
     FAST(through, "Return the lines of a tape that sweeps go through."),

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from tape import layout
 from tape.callables.objects import is_plain_object, of_a_library, writables
 from tape.callables.reach import Edge, Reach, Stored
 from tape.graph.lines import is_installed
@@ -134,9 +135,13 @@ def has_kind(value: object, told: tuple[str, type]) -> bool:
     return type(getattr(value, told[0], None)) is told[1]
 
 
-def _are_of_kinds(of: tuple[Callable[[Any, Any], object], Any], told: Sequence[tuple[object, type]]) -> bool:
+def _all_of_kinds(of: tuple[Callable[[Any, Any], object], Any], told: Sequence[tuple[object, type]]) -> bool:
+    """Tell whether what is read at some keys of a place is of the classes that are told."""
     get, at = of
     return all(type(get(at, key)) is kind for key, kind in told)
+
+
+_are_of_kinds = layout.chosen("are_of_kinds", _all_of_kinds)  # which every call asks
 
 
 def _holds_flags(edge: Edge, told: Sequence[tuple[object, object]]) -> bool:
