@@ -20,7 +20,8 @@ from tape.terminal.progress import working_on
 
 __all__ = ["disagreement", "looping"]
 
-WARM = 6  # runs before the first one that is timed
+WARM = 24  # runs in a row in which nothing was learnt, before the first one that is timed: a compiler may be at work that long
+PATIENCE = 30.0  # seconds until they are no longer waited for
 
 Figures = dict[str, dict[str, Any]]
 
@@ -33,6 +34,20 @@ def _timed(run: Run) -> tuple[float, float]:
     turned = time.perf_counter()
     jax.block_until_ready(sweep(state))
     return (turned - started) / turns * 1e6, (time.perf_counter() - turned) / turns * 1e6
+
+
+def _warm(run: Run) -> int:
+    """Run a loop until the tape learns nothing any more; return after how many runs it was so."""
+    stats, started = tape.stats(), time.perf_counter()
+    runs = since = 0
+    known: object = None
+    while runs - since < WARM and time.perf_counter() - started < PATIENCE:
+        before = stats.interpreted
+        _timed(run)
+        if (knows := (stats.interpreted - before, stats.compiles)) != known:
+            known, since = knows, runs
+        runs += 1
+    return since
 
 
 def disagreement(loop: Loop, runs: int = 3) -> str | None:
@@ -64,10 +79,9 @@ def _counted(run: Run) -> dict[str, float]:
 
 
 def _measure(loop: Loop, effort: Effort) -> tuple[dict[str, Times], dict[str, Times], dict[str, float]]:
+    """Return the times of turns and of sweeps, and what is counted; how many runs the tape learnt in is among it."""
     runs = {"jax.jit": loop.jitted(), "tape": loop.taped()}
-    for run in runs.values():
-        for _ in range(WARM):
-            _timed(run)
+    learnt = {name: _warm(run) for name, run in runs.items()}
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
     shuffled = random.Random(0)  # noqa: S311 - an order, no secret
     gc.collect()
@@ -75,7 +89,7 @@ def _measure(loop: Loop, effort: Effort) -> tuple[dict[str, Times], dict[str, Ti
         for name, run in shuffled.sample(list(runs.items()), len(runs)):
             found[name].append(_timed(run))
     turns, sweeps = ({name: Times(tuple(t[i] for t in times)) for name, times in found.items()} for i in (0, 1))
-    return turns, sweeps, _counted(runs["tape"])
+    return turns, sweeps, {"learnt in": learnt["tape"], **_counted(runs["tape"])}
 
 
 def looping(report: Report, effort: Effort, chosen: frozenset[str]) -> None:

@@ -108,7 +108,11 @@ def ball(turns: int) -> Loop:
     return Loop(f"ball until an event, {turns} turns", taped, jitted)
 
 
-# Gradient descent with a line search: every trial is looked at.
+# Gradient descent with a line search: every trial is looked at.  After so many steps what a step gains is lost in rounding; a search that
+# found nothing would go on for ever, should a trial's loss be rounded otherwise than the one to beat.
+
+STEPS = 8
+LEAST = 2.0**-20
 
 
 def _line_search() -> Loop:
@@ -124,14 +128,14 @@ def _line_search() -> Loop:
 
         def forward() -> tuple[int, Any]:
             w, count = tape.Variable(w0), 0
-            for _ in range(20):
+            for _ in range(STEPS):
                 value = loss(tnp, w, x, y)
                 value.backward()
                 g, size = w.grad, 4096.0
                 assert g is not None
                 with tape.no_grad():
                     enough, slope = float(value), float(g @ g)
-                    while True:
+                    while size > LEAST:
                         count += 1
                         trial = w - size * g
                         if float(loss(tnp, trial, x, y)) <= enough - 1e-4 * size * slope:
@@ -158,10 +162,10 @@ def _line_search() -> Loop:
 
         def forward() -> tuple[int, Any]:
             w, count = jnp.asarray(w0), 0
-            for _ in range(20):
+            for _ in range(STEPS):
                 value, g, slope = begin(w)
                 enough, slope, size = float(value), float(slope), 4096.0
-                while True:
+                while size > LEAST:
                     count += 1
                     trial, reached = attempt(w, g, size)
                     if float(reached) <= enough - 1e-4 * size * slope:

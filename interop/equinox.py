@@ -16,9 +16,10 @@ from collections.abc import Callable
 
 import tape
 from interop.lift import lift
-from interop.modules import Bridge, check_names, is_array, is_inexact, remade
+from interop.modules import Bridge, check_names, dotted, is_array, is_inexact, remade, values_of
 from tape import extend
 from tape.errors import TapeAttributeError, TapeTypeError
+from tape.mirrored.absent import missing
 
 __all__ = ["Module"]
 
@@ -54,7 +55,7 @@ class Module(Bridge):
             raise TapeTypeError(msg)
         self._inline = inline
         leaves, tree = jax.tree_util.tree_flatten_with_path(module, is_leaf=extend.is_variable)
-        named = [(_dotted(path), leaf) for path, leaf in leaves]
+        named = [(dotted(path), leaf) for path, leaf in leaves]
         self._hold(
             jax.tree.unflatten(
                 tree,
@@ -70,7 +71,7 @@ class Module(Bridge):
         leaves, tree = jax.tree_util.tree_flatten_with_path(module, is_leaf=extend.is_variable)
         self._module, self._tree = module, tree
         self._static = [None if extend.is_variable(x) else x for _, x in leaves]  # None is not a leaf of a pytree
-        held = [(_dotted(path), x) for path, x in leaves if extend.is_variable(x)]
+        held = [(dotted(path), x) for path, x in leaves if extend.is_variable(x)]
         check_names("interop.equinox.Module", [name for name, _ in held])
         self._parameters = {name: x for name, x in held if x.requires_grad}
         self._state = {name: x for name, x in held if not x.requires_grad}
@@ -88,7 +89,7 @@ class Module(Bridge):
 
     def unwrap(self) -> Any:
         """Return the Equinox module with the present values."""
-        return jax.tree.map(lambda x: extend.array(x) if extend.is_variable(x) else x, self._module, is_leaf=extend.is_variable)
+        return values_of(self._module)
 
     def inference_mode(self, value: bool = True) -> Module:
         """Return this module, with the same Variables, as ``eqx.nn.inference_mode`` makes it."""
@@ -141,8 +142,7 @@ class Module(Bridge):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "_module" not in vars(self):
-            msg = f"{type(self).__name__!r} object has no attribute {name!r}"
-            raise TapeAttributeError(msg)
+            raise missing(self, name)
         value = getattr(self._module, name)
         if callable(value) and callable(getattr(type(self._module), name, None)) and not isinstance(value, equinox.Module | type):
             return functools.wraps(value)(self._recorded(name))
@@ -181,7 +181,3 @@ def _remade(module: Any, inline: bool, requiring: dict[str, bool]) -> Module:
     again: Module = remade(functools.partial(Module, inline=inline), (module,), requiring)
     again._hold(again._module)
     return again
-
-
-def _dotted(path: Any) -> str:
-    return ".".join(str(getattr(key, "name", getattr(key, "key", getattr(key, "idx", key)))) for key in path)

@@ -14,7 +14,7 @@ from interop.lower import lower
 from tape import jaxapi
 from tape.errors import LeakedTracerError, TapeTypeError
 from tape.graph.segment import Handle
-from tape.ops.linear import equations_in
+from tape.ops.jaxprs import equations_in
 
 _CALLBACKS = frozenset(("pure_callback", "io_callback", "debug_callback", "debug_print"))
 

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.core
-import jaxlib
 
-import tape
 from tape import jaxapi
 from tape.callables.fingerprints import intern
 from tape.graph import lines
@@ -19,13 +15,21 @@ from tape.graph.trie import CONSTANT
 from tape.ops.kernel import Op
 from tape.recording import record
 
-_INSIDE = (*[str(Path(str(module.__file__)).parent) + "/" for module in (jax, jaxlib, tape)], str(Path(__file__).parent) + "/", "<")
-
 
 class _Line(tuple[str, int]):  # noqa: SLOT001 - tuples have no slots
     """File and line of a library's code, and the ``jax.named_scope`` there."""
 
     scope: str = ""
+
+    @classmethod
+    def of(cls, eqn: jaxapi.JaxprEqn, scope: str) -> _Line | None:
+        """Return that of an equation, as far as JAX knows it."""
+        known = lines.line_of(eqn)
+        if known is None:
+            return None
+        line = cls(known)
+        line.scope = scope
+        return line
 
 
 class _Entry(NamedTuple):
@@ -81,7 +85,7 @@ class Inlined:
             op = intern(_name_of(eqn), jaxapi.ClosedJaxpr(alone, ()), jax.tree.structure([0] * len(bound)))
             outputs = self._numbers(len(bound))
             cuts = eqn.primitive.name == "stop_gradient"
-            self._entries.append(_Entry(op, tuple([numbers[v] for v in read]), tuple(outputs), cuts, _line_of(eqn, inner)))
+            self._entries.append(_Entry(op, tuple([numbers[v] for v in read]), tuple(outputs), cuts, _Line.of(eqn, inner)))
             numbers |= dict(zip(bound, outputs, strict=True))
         return [self._constant(v.val) if isinstance(v, jaxapi.Literal) else numbers[v] for v in jaxpr.outvars]
 
@@ -108,13 +112,3 @@ def _name_of(eqn: jaxapi.JaxprEqn) -> str:
         if info is not None and info.func_name:
             return str(info.func_name)
     return eqn.primitive.name
-
-
-def _line_of(eqn: jaxapi.JaxprEqn, scope: str) -> _Line | None:
-    """Return the innermost line outside of JAX and the tape that an equation comes from, as far as JAX knows it."""
-    for frame in getattr(getattr(eqn.source_info, "traceback", None), "frames", None) or ():
-        if not frame.file_name.startswith(_INSIDE):
-            line = _Line((frame.file_name, frame.line_num))
-            line.scope = scope
-            return line
-    return None

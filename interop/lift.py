@@ -83,97 +83,19 @@ def lift_exactly(jax_fun: Callable[..., Any]) -> Callable[..., Any]:
 
 def _lift(jax_fun: Callable[..., Any], *, inline: bool, exact: bool, tied: bool = False) -> Callable[..., Any]:
     check_callable("lift", jax_fun)
-    name = getattr(jax_fun, "__name__", type(jax_fun).__name__)
-    traces: dict[Hashable, _Trace] = {}
-    refused: set[Hashable] = set()  # calls in which a number is to be one of Python's, not an array
-
-    quick: _Quick | None = None  # the latest call, if one like it can be recognised
+    calls = _Calls(jax_fun, inline=inline, exact=exact)
 
     @functools.wraps(jax_fun)
     def lifted(*args: Any, **kwargs: Any) -> Any:
-        nonlocal quick
         if not (args or kwargs) and jaxapi.in_trace():
             boundary.met()  # no operand will say so
         if not tied and boundary.made_of_looked_at(_ZERO):
             held = numbers_in([inspect.unwrap(jax_fun), args, kwargs])
             if any(map(boundary.made_of_looked_at, held)):
                 return _lift(_tied(jax_fun), inline=inline, exact=exact, tied=True)(_ZERO, *args, **kwargs)
-        last = quick
-        if last is not None and last.configuration is configuration():
-            given: list[Any] = []
-            if last.call.recognises(args, kwargs, given, given) and not last.trace.applied.stale():
-                alike = len(given) == len(last.kinds)  # a number that is static makes one more
-                for i in last.arrays if alike else ():
-                    given[i] = array = record.operand(given[i])
-                    alike = alike and array._place.kind == last.kinds[i]
-                if alike:
-                    return last.trace.record(given)
-        leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=lambda x: isinstance(x, Handle))
-        try:
-            result, trace, kinds, arrays = _call(leaves, tree, numbers_are_arrays=True)
-        except jaxapi.CONCRETE_ERRORS:
-            result, trace, kinds, arrays = _call(leaves, tree, numbers_are_arrays=False)
-        if trace is not None and not jaxapi.named_axes():  # whose lengths a trace contains
-            flags: list[int | str] = [i for i, x in enumerate(args) if isinstance(x, bool)]
-            flags += [k for k, x in kwargs.items() if isinstance(x, bool)]
-            quick = _Quick(Latest(args, kwargs, flags), trace, kinds, arrays, configuration())
-        return result
+        return calls.record(args, kwargs)
 
-    def stale() -> bool:
-        return bool(jaxapi.named_axes()) if quick is None else quick.trace.applied.stale()
-
-    lifted.stale = stale  # type: ignore[attr-defined]
-
-    def _call(leaves: list[Any], tree: Any, *, numbers_are_arrays: bool) -> tuple[Any, _Trace | None, list[Any], list[int]]:
-        variables: list[Any] = []
-        arrays: list[int] = []
-        template: list[Any] = []
-        for x in leaves:
-            if isinstance(x, Handle):
-                variables.append(x)
-                template.append(_DYNAMIC)
-                continue
-            number = isinstance(x, (int, float, complex)) and not isinstance(x, (bool, np.generic))
-            if isinstance(x, _ARRAYS) or (number and numbers_are_arrays):
-                arrays.append(len(variables))
-                variables.append(record.operand(x))
-                template.append(_DYNAMIC)
-            else:
-                template.append(_Typed(x))
-        kinds = [v._place.kind for v in variables]
-        key = (tree, tuple(template), tuple(kinds), configuration(), jaxapi.named_axes())
-        try:
-            trace = traces.get(key)
-        except TypeError as e:
-            msg = f"{name}: a static argument cannot be hashed ({e}); pass a tuple or an array in its place"
-            raise TapeTypeError(msg) from e
-        if numbers_are_arrays and key in refused:
-            return _call(leaves, tree, numbers_are_arrays=False)
-        if trace is None or trace.applied.stale():
-            applied = _Applied(jax_fun, tree, template, name)
-            static = [x.value for x in template if x is not _DYNAMIC]
-            call = TracedCall((lift, name, inline, exact, tuple([x is _DYNAMIC for x in template]), tuple(kinds)), tree, [jax_fun, *static])
-            known: Any = call.known(record.constant) if trace is None else None
-            if known is not None:
-                trace = traces[key] = _Trace(applied, known[0], known[1])
-                return trace.record(variables), trace, kinds, arrays
-            try:
-                jaxpr, shapes = _traced(applied, name, [k.aval for k in kinds])
-            except jaxapi.CONCRETE_ERRORS:
-                refused.add(key)
-                raise
-            if any(isinstance(c, jaxapi.Tracer) for c in jaxpr.consts):  # it belongs to what is being traced
-                if LOCAL.scope.trace.pends:  # a compiled step, which has it as it is where it can
-                    msg = f"lift: {name} closes over an array that the tape.jit around it takes as an input"
-                    raise ConcretizationError(msg)
-                return record.record(Op(name, applied), variables), None, kinds, arrays
-            hoisted, results = jaxapi.hoist(jaxpr, range(len(variables))), jax.tree.structure(shapes)
-            op: Any = Inlined(hoisted, results) if inline else _Whole.of(name, hoisted, results, exact=exact)
-            trace = traces[key] = _Trace(applied, op, [_known(c) for c in jaxpr.consts])
-            if not applied.reads and not jaxpr.effects:
-                call.learn(op, jaxpr.consts, trace.constants, ())
-        return trace.record(variables), trace, kinds, arrays
-
+    lifted.stale = calls.stale  # type: ignore[attr-defined]
     return lifted
 
 
@@ -189,6 +111,118 @@ def _tied(jax_fun: Callable[..., Any]) -> Callable[..., Any]:
         return jax.tree.map(tie, jax_fun(*args, **kwargs), is_leaf=lambda x: isinstance(x, Handle))
 
     return tied
+
+
+class _Calls:
+    """Calls of one lifted function: what it was traced as, for each choice of shapes, dtypes and static arguments."""
+
+    def __init__(self, jax_fun: Callable[..., Any], *, inline: bool, exact: bool) -> None:
+        self._fun = jax_fun
+        self._name = getattr(jax_fun, "__name__", type(jax_fun).__name__)
+        self._inline = inline
+        self._exact = exact
+        self._traces: dict[Hashable, _Trace] = {}
+        self._refused: set[Hashable] = set()  # calls in which a number is to be one of Python's, not an array
+        self._last: _LastCall | None = None  # if a call like it can be recognised
+
+    def stale(self) -> bool:
+        """Tell whether what the function was traced with last has another value now."""
+        return bool(jaxapi.named_axes()) if self._last is None else self._last.trace.applied.stale()
+
+    def record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record a call, and return its results."""
+        last = self._last
+        if last is not None and (operands := last.operands(args, kwargs)) is not None:
+            return last.trace.record(operands)
+        leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=lambda x: isinstance(x, Handle))
+        try:
+            given, trace = self._traced(leaves, tree, numbers_are_arrays=True)
+        except jaxapi.CONCRETE_ERRORS:
+            given, trace = self._traced(leaves, tree, numbers_are_arrays=False)
+        if isinstance(trace, _Trace) and not jaxapi.named_axes():  # whose lengths a trace contains
+            flags: list[int | str] = [i for i, x in enumerate(args) if isinstance(x, bool)]
+            flags += [k for k, x in kwargs.items() if isinstance(x, bool)]
+            self._last = _LastCall(Latest(args, kwargs, flags), trace, given.kinds, given.arrays, configuration())
+        return trace.record(given.operands)
+
+    def _traced(self, leaves: list[Any], tree: Any, *, numbers_are_arrays: bool) -> tuple[_Given, _Trace | _Bare]:
+        """Return the operands of a call, and what the function is with them: as it was traced before, or traced now."""
+        given = _Given.of(leaves, numbers_are_arrays=numbers_are_arrays)
+        key = (tree, tuple(given.template), tuple(given.kinds), configuration(), jaxapi.named_axes())
+        try:
+            trace = self._traces.get(key)
+        except TypeError as e:
+            msg = f"{self._name}: a static argument cannot be hashed ({e}); pass a tuple or an array in its place"
+            raise TapeTypeError(msg) from e
+        if numbers_are_arrays and key in self._refused:
+            return self._traced(leaves, tree, numbers_are_arrays=False)
+        if trace is not None and not trace.applied.stale():
+            return given, trace
+        try:
+            traced = self._trace(given, tree, again=trace is not None)
+        except jaxapi.CONCRETE_ERRORS:
+            self._refused.add(key)
+            raise
+        if isinstance(traced, _Trace):
+            self._traces[key] = traced
+        return given, traced
+
+    def _trace(self, given: _Given, tree: Any, *, again: bool) -> _Trace | _Bare:
+        """Trace the function, if no equal one is known; ``again``: what it closes over has another value now."""
+        applied = _Applied(self._fun, tree, given.template, self._name)
+        head = (lift, self._name, self._inline, self._exact, given.dynamic, tuple(given.kinds))
+        call = TracedCall(head, tree, [self._fun, *given.static])
+        known: Any = None if again else call.known(record.constant)
+        if known is not None:
+            return _Trace(applied, known[0], known[1])
+        jaxpr, shapes = _jaxpr(applied, self._name, [k.aval for k in given.kinds])
+        if any(isinstance(c, jaxapi.Tracer) for c in jaxpr.consts):  # it belongs to what is being traced
+            if LOCAL.scope.trace.pends:  # a compiled step, which has it as it is where it can
+                msg = f"lift: {self._name} closes over an array that the tape.jit around it takes as an input"
+                raise ConcretizationError(msg)
+            return _Bare(Op(self._name, applied))
+        hoisted, results = jaxapi.hoist(jaxpr, range(len(given.operands))), jax.tree.structure(shapes)
+        op: Any = Inlined(hoisted, results) if self._inline else _Whole.of(self._name, hoisted, results, exact=self._exact)
+        trace = _Trace(applied, op, [_known(c) for c in jaxpr.consts])
+        if not applied.reads and not jaxpr.effects:
+            call.learn(op, jaxpr.consts, trace.constants, ())
+        return trace
+
+
+class _Given(NamedTuple):
+    """The leaves of a call's arguments."""
+
+    operands: list[Any]  # Variables, and arrays as such
+    arrays: list[int]  # which of them were no Variables
+    template: list[Any]  # the leaves, with a mark in place of operands
+
+    @classmethod
+    def of(cls, leaves: list[Any], *, numbers_are_arrays: bool) -> _Given:
+        given = cls([], [], [])
+        for x in leaves:
+            number = isinstance(x, (int, float, complex)) and not isinstance(x, (bool, np.generic))
+            if isinstance(x, Handle):
+                given.operands.append(x)
+                given.template.append(_DYNAMIC)
+            elif isinstance(x, _ARRAYS) or (number and numbers_are_arrays):
+                given.arrays.append(len(given.operands))
+                given.operands.append(record.operand(x))
+                given.template.append(_DYNAMIC)
+            else:
+                given.template.append(_Typed(x))
+        return given
+
+    @property
+    def kinds(self) -> list[Any]:
+        return [v._place.kind for v in self.operands]
+
+    @property
+    def dynamic(self) -> tuple[bool, ...]:
+        return tuple([x is _DYNAMIC for x in self.template])
+
+    @property
+    def static(self) -> list[Any]:
+        return [x.value for x in self.template if x is not _DYNAMIC]
 
 
 class _Whole(NamedTuple):
@@ -216,22 +250,44 @@ class _Trace(NamedTuple):
     op: _Whole | Inlined
     constants: list[Any]
 
-    def record(self, variables: list[Any]) -> Any:
+    def record(self, operands: list[Any]) -> Any:
         around = LOCAL.scope.trace
         if around.guards:  # what this function was traced with, the one around is traced with
             for variable, _ in self.applied.reads.values():
                 around.operand(variable)
-        return self.op.record([*self.constants, *variables])
+        return self.op.record([*self.constants, *operands])
 
 
-class _Quick(NamedTuple):
+class _Bare(NamedTuple):
+    """The op of a function that closes over a tracer: of this call alone."""
+
+    op: Op
+
+    def record(self, operands: list[Any]) -> Any:
+        return record.record(self.op, operands)
+
+
+class _LastCall(NamedTuple):
     """The latest call, in a form in which one like it is recognised quickly."""
 
     call: Latest
     trace: _Trace
-    kinds: list[Any]  # of what was given
-    arrays: list[int]  # which of it was no Variable
+    kinds: list[Any]  # of the operands
+    arrays: list[int]  # which of them were no Variables
     configuration: Any
+
+    def operands(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
+        """Return the operands of a call that is like it; None where one is not."""
+        operands: list[Any] = []
+        if self.configuration is not configuration() or not self.call.recognises(args, kwargs, operands, operands):
+            return None
+        if self.trace.applied.stale() or len(operands) != len(self.kinds):  # a number that is static makes one more
+            return None
+        for i in self.arrays:
+            operands[i] = array = record.operand(operands[i])
+            if array._place.kind != self.kinds[i]:
+                return None
+        return operands
 
 
 def _known(value: Any) -> Any:
@@ -239,7 +295,7 @@ def _known(value: Any) -> Any:
     return record.constant(known_array(value, copy=True) if isinstance(value, np.ndarray) else value)
 
 
-def _traced(applied: _Applied, name: str, avals: list[Any]) -> tuple[jaxapi.ClosedJaxpr, Any]:
+def _jaxpr(applied: _Applied, name: str, avals: list[Any]) -> tuple[jaxapi.ClosedJaxpr, Any]:
     try:
         return jaxapi.trace(applied, *avals)
     except (TapeError, *jaxapi.CONCRETE_ERRORS):

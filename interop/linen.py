@@ -21,9 +21,10 @@ from collections.abc import Callable, Sequence
 
 import tape
 from interop.lift import lift
-from interop.modules import Bridge, check_names, is_array, is_inexact, remade, replace
+from interop.modules import Bridge, check_names, dotted, is_array, is_inexact, remade, replace, values_of
 from tape import extend
-from tape.errors import TapeAttributeError, TapeTypeError, TapeValueError
+from tape.errors import TapeTypeError, TapeValueError
+from tape.mirrored.absent import missing
 
 __all__ = ["Module"]
 
@@ -79,13 +80,12 @@ class Module(Bridge):
         names: list[str] = []
 
         def held(path: Any, array: Any) -> Any:
-            collection, *rest = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path]
-            if collection == "params" and is_inexact(array):
-                names.append(name := ".".join(rest))
+            if dotted(path[:1]) == "params" and is_inexact(array):
+                names.append(name := dotted(path[1:]))
                 return self._parameters.setdefault(name, tape.Variable(array, name=name))
             if not is_array(array):
                 return array
-            names.append(name := ".".join((collection, *rest)))
+            names.append(name := dotted(path))
             return self._state.setdefault(name, tape.constant(array))
 
         self._collections = jax.tree_util.tree_map_with_path(held, variables)
@@ -139,9 +139,7 @@ class Module(Bridge):
 
     def unwrap(self) -> tuple[Any, Any]:
         """Return the Linen module and its variables with the present values."""
-        return self.module, jax.tree.map(
-            lambda x: extend.array(x) if extend.is_variable(x) else x, self._collections, is_leaf=extend.is_variable
-        )
+        return self.module, values_of(self._collections)
 
     def _lifted(self, method: Any, mutable: Any, capture_intermediates: Any) -> Callable[..., Any]:
         module = self.module
@@ -172,8 +170,7 @@ class Module(Bridge):
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "module" not in vars(self):
-            msg = f"{type(self).__name__!r} object has no attribute {name!r}"
-            raise TapeAttributeError(msg)
+            raise missing(self, name)
         return getattr(self.module, name)
 
     def __repr__(self) -> str:

@@ -23,7 +23,7 @@ from tape.graph.kinds import differentiable
 from tape.graph.scope import LOCAL, within
 from tape.graph.segment import Handle, Segment, behind, is_variable
 from tape.modes import enable_grad
-from tape.ops.linear import equations_in
+from tape.ops.jaxprs import equations_in
 from tape.programs.program import look
 from tape.recording import record
 from tape.rules import table

@@ -33,6 +33,32 @@ def is_inexact(x: Any) -> bool:
     return is_array(x) and jnp.issubdtype(x.dtype, jnp.inexact)
 
 
+def value_of(x: Any) -> Any:
+    """Return the present value of a Variable, and anything else as it is."""
+    return extend.array(x) if extend.is_variable(x) else x
+
+
+def values_of(tree: Any) -> Any:
+    """Return a pytree with the present values of its Variables in their places."""
+    return jax.tree.map(value_of, tree, is_leaf=extend.is_variable)
+
+
+def as_array(x: Any) -> Any:
+    """Return a value that a user gave as an array: that of a Variable or of JAX, or one of NumPy."""
+    value = value_of(x)
+    return value if isinstance(value, jax.Array) else np.asarray(value)
+
+
+def same_kind(a: Any, b: Any) -> bool:
+    """Tell whether numbers of one dtype may be cast to another: both are real, both complex, or both whole."""
+    return any(jnp.issubdtype(a, kind) and jnp.issubdtype(b, kind) for kind in (jnp.floating, jnp.complexfloating, jnp.integer))
+
+
+def dotted(path: Any) -> str:
+    """Return the name of a leaf of a pytree: the keys that lead to it."""
+    return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
 class Moded:
     """What has modes (``eval()``): what is computed depends on them as on arrays, so that a step of ``tape.jit`` is another one."""
 
@@ -157,17 +183,13 @@ def _names(which: str, names: list[str]) -> str:
 
 def _fitting(what: str, value: Any, variable: tape.Variable, *, cast: bool) -> jax.Array:
     """Return a value, if asked for in the dtype of the Variable that is to hold it."""
-    array = extend.array(value) if extend.is_variable(value) else value if isinstance(value, jax.Array) else np.asarray(value)
+    array = as_array(value)
     if array.shape != variable.shape:
         msg = f"{what}: expected shape {variable.shape}, got {array.shape}"
         raise TapeValueError(msg)
     if array.dtype == variable.dtype:
         return jnp.asarray(array)
-    kinds = [
-        next((k for k in (jnp.floating, jnp.complexfloating, jnp.integer) if jnp.issubdtype(d, k)), d)
-        for d in (array.dtype, variable.dtype)
-    ]
-    if kinds[0] != kinds[1]:
+    if not same_kind(array.dtype, variable.dtype):
         msg = f"{what}: expected dtype {variable.dtype}, got {array.dtype}"
         raise TapeTypeError(msg)
     return jnp.asarray(array, variable.dtype if cast else None)

@@ -20,7 +20,8 @@ import tape
 from interop.lift import lift
 from interop.modules import REPAIR, Bridge, Moded, check_names, is_array, is_inexact, remade, replace
 from tape import extend
-from tape.errors import LeakedTracerError, TapeAttributeError, TapeRuntimeError, TapeTypeError
+from tape.errors import LeakedTracerError, TapeRuntimeError, TapeTypeError
+from tape.mirrored.absent import missing
 
 __all__ = ["Module"]
 
@@ -43,8 +44,7 @@ class _Node:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name in Module.__slots__ or name in _Node.__slots__:  # as copy asks, also before __init__
-            msg = f"{type(self).__name__!r} object has no attribute {name!r}"
-            raise TapeAttributeError(msg)
+            raise missing(self, name)
         value = getattr(self._node, name)
         if getattr(value, "__self__", None) is self._node:
             if not hasattr(nnx.Module, name):

@@ -22,10 +22,9 @@ import tape
 from interop.lift import lift_exactly
 from interop.line_search import LackingError, checked_loss, searched
 from interop.optimizer_state import KeepsState
-from interop.parameter_groups import Group, parameter_groups
+from interop.parameter_groups import Group, check_trained, parameter_groups
 from interop.scaling import DynamicLossScale, LossScaleState, all_finite, chosen, following, policy_of, started, unscaled, widened
 from interop.states import alike, check_contents, contents, injected, kept, owners, synced, zeroed
-from interop.trained import check_trained
 from tape import extend
 from tape.errors import SeedError, TapeTypeError, TapeValueError, check_callable, taking, unknown_keyword
 
@@ -268,10 +267,10 @@ class Optimizer(KeepsState):
         The slow parameters of ``optax.lookahead`` have none: they stand there themselves, and nobody reads them.
         """
         slow = self._leaves[self._fast :]
-        quick, present = self._found(self._leaves[: self._fast])
+        quick, present = self._gradients_of(self._leaves[: self._fast])
         return [*quick, *slow], present if present is None else np.append(present, [True] * len(slow))
 
-    def _found(self, leaves: list[Any]) -> tuple[list[Any], Any]:
+    def _gradients_of(self, leaves: list[Any]) -> tuple[list[Any], Any]:
         """Return the gradients of some parameters, as above."""
         gradients = [p.grad if p.requires_grad else None for p in leaves]
         missing = tuple([i for i, gradient in enumerate(gradients) if gradient is None])

@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from interop.modules import as_array, same_kind, value_of, values_of
 from interop.saving import named_leaves
 from interop.scaling import DynamicLossScale, LossScaleState, started
-from interop.states import Hyperparameters, contents, held, plain, settable
+from interop.states import Hyperparameters, contents, held, settable
 from tape import extend
 from tape.errors import TapeTypeError, TapeValueError, check_mapping
 from tape.jaxapi import Tracer
@@ -42,7 +43,7 @@ class KeepsState:
 
     @state.setter
     def state(self, state: Any) -> None:
-        state = plain(state)
+        state = values_of(state)  # whose dictionaries are ordinary ones
         present, scaling = self._looked_at()
         given: Any = jax.tree.structure(state)
         trees: set[Any] = {tree for pair in self._following.items() for tree in pair} | {self._state_tree}
@@ -79,8 +80,7 @@ class KeepsState:
 
     def _looked_at(self) -> tuple[Any, LossScaleState | None]:
         """Return optax's state and that of the loss scale, as arrays."""
-        leaves = [extend.array(x) if extend.is_variable(x) else x for x in self._state]
-        return jax.tree.unflatten(self._state_tree, leaves)  # type: ignore[no-any-return]
+        return jax.tree.unflatten(self._state_tree, map(value_of, self._state))  # type: ignore[no-any-return]
 
     def _check_handed(self) -> None:
         """Refuse where an item of a state that was handed out was replaced: it is a copy.
@@ -147,12 +147,11 @@ def _fitting(name: str, value: Any, old: Any) -> Any:
     """Return a value for the place of another one in a state."""
     if not isinstance(old, (jax.Array, np.ndarray, np.generic)):
         return value
-    array = extend.array(value) if extend.is_variable(value) else value if isinstance(value, jax.Array) else np.asarray(value)
+    array = as_array(value)
     if array.shape != old.shape:
         msg = f"Optimizer.load_state_dict: {name} must have shape {old.shape}, got {array.shape}; it belongs to other parameters"
         raise TapeValueError(msg)
-    kinds = (jnp.floating, jnp.complexfloating, jnp.integer)
-    if array.dtype != old.dtype and not any(jnp.issubdtype(array.dtype, k) and jnp.issubdtype(old.dtype, k) for k in kinds):
+    if array.dtype != old.dtype and not same_kind(array.dtype, old.dtype):
         msg = f"Optimizer.load_state_dict: {name} must have dtype {old.dtype}, got {array.dtype}; it is of another transformation"
         raise TapeTypeError(msg)
     return array if isinstance(array, jax.Array) else jnp.asarray(array)

@@ -18,6 +18,7 @@ with needing("orbax-checkpoint", "orbax"):
 
 from collections.abc import Mapping
 
+from interop.modules import dotted
 from tape.errors import TapeValueError
 
 __all__ = ["read", "write"]
@@ -104,7 +105,7 @@ def _arrays(path: pathlib.Path) -> dict[str, Any]:
         wanted = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
         restored = checkpointer.restore(path, ocp.args.PyTreeRestore(restore_args=wanted))
     leaves = jax.tree_util.tree_leaves_with_path(restored)
-    return {jax.tree_util.keystr(at, simple=True, separator="."): leaf for at, leaf in leaves}
+    return {dotted(at): leaf for at, leaf in leaves}
 
 
 def _previous(path: pathlib.Path) -> pathlib.Path:

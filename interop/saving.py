@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from interop.encoding import decoded, encoded, is_key, is_scalar
-from interop.modules import Bridge
+from interop.modules import Bridge, dotted, same_kind, value_of
 from tape import extend
 from tape.errors import TapeTypeError, TapeValueError
 
@@ -174,7 +174,7 @@ def named_leaves(tree: Any) -> list[tuple[str, Any]]:
 
     """
     leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda x: extend.is_variable(x) or _is_stateful(x))
-    return [(jax.tree_util.keystr(path, simple=True, separator="."), leaf) for path, leaf in leaves]
+    return [(dotted(path), leaf) for path, leaf in leaves]
 
 
 def _place(function: str, path: str | os.PathLike[str]) -> pathlib.Path:
@@ -243,7 +243,7 @@ def _loaded(what: str, state: Any, values: Mapping[str, Any], *, strict: bool) -
         raise TapeValueError(msg)
     _changed(parts, present, ready)
     return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: _replaced(leaf, ready.get(jax.tree_util.keystr(path, simple=True, separator=".") or _ROOT, leaf)),
+        lambda path, leaf: _replaced(leaf, ready.get(dotted(path) or _ROOT, leaf)),
         state,
         is_leaf=lambda x: extend.is_variable(x) or _is_stateful(x),
     )
@@ -252,13 +252,13 @@ def _loaded(what: str, state: Any, values: Mapping[str, Any], *, strict: bool) -
 def _contradictions(parts: list[tuple[str, Any]], ready: dict[str, Any]) -> list[str]:
     """Say which names of one Variable have different values."""
     first: dict[int, str] = {}
-    found = []
+    contradictions = []
     for name, leaf in parts:
         if extend.is_variable(leaf) and (name or _ROOT) in ready:
             other = first.setdefault(id(extend.identity(leaf)), name)
             if other != name and not is_key(ready[name]) and not jnp.array_equal(ready[name], ready[other], equal_nan=True):
-                found.append(f"{name!r} has another value than {other!r}, and both are one Variable in the state")
-    return found
+                contradictions.append(f"{name!r} has another value than {other!r}, and both are one Variable in the state")
+    return contradictions
 
 
 _SHOWN = 8  # differences in a message
@@ -296,8 +296,7 @@ def _set(name: str, leaf: Any, values: dict[str, Any]) -> None:
 
 def _fitting(value: Any, old: Any, *, strict: bool, cast: bool) -> tuple[str, Any]:
     """Return what is different about a value, or nothing, and what is to be there in place of ``old``."""
-    if extend.is_variable(value):
-        value = extend.array(value)
+    value = value_of(value)
     if isinstance(old, (str, np.random.Generator)) or isinstance(value, (str, np.random.Generator)):
         return ("" if type(value) is type(old) else f"is a {_kind(value)}, and a {_kind(old)} in the state"), value
     if is_scalar(old):
@@ -312,7 +311,7 @@ def _fitting(value: Any, old: Any, *, strict: bool, cast: bool) -> tuple[str, An
     if value.shape != old.shape:
         return f"has shape {value.shape}, and {old.shape} in the state", value
     if value.dtype != (old.dtype.newbyteorder("=") if isinstance(old.dtype, np.dtype) else old.dtype):
-        if (strict and cast) or not _same_kind(value.dtype, old.dtype):
+        if (strict and cast) or not same_kind(value.dtype, old.dtype):
             return f"has dtype {value.dtype}, and {old.dtype} in the state", value
         value = value.astype(old.dtype) if cast else value
     if isinstance(old, jax.Array):
@@ -329,10 +328,6 @@ def _holds(old: Any, number: Any) -> bool:
 def _rank(number: Any) -> int:
     dtype = number.dtype if hasattr(number, "dtype") else np.asarray(number).dtype
     return next(i for i, kind in enumerate((np.bool_, jnp.integer, jnp.floating, jnp.complexfloating)) if jnp.issubdtype(dtype, kind))
-
-
-def _same_kind(a: Any, b: Any) -> bool:
-    return any(jnp.issubdtype(a, kind) and jnp.issubdtype(b, kind) for kind in (jnp.floating, jnp.complexfloating, jnp.integer))
 
 
 def _kind(value: Any) -> str:

@@ -236,8 +236,3 @@ def settable(state: Any, places: Any, find: Callable[[int], Any]) -> Any:
         return node._replace(hyperparams=hyperparameters, inner_state=settable(node.inner_state, numbers.inner_state, find))
 
     return jax.tree.map(replaced, state, places, is_leaf=injected)
-
-
-def plain(state: Any) -> Any:
-    """Return a state, given by the user, with ordinary dictionaries, and arrays for Variables."""
-    return jax.tree.map(lambda x: extend.array(x) if extend.is_variable(x) else x, state, is_leaf=extend.is_variable)

@@ -508,18 +508,69 @@ static struct {
     Py_ssize_t room;
 } spare;
 
-/* Spare the collector of garbage a cell whose value refers to nothing that could refer to it: a loop that looks in each turn has ten of them a turn
-   on its tape, and every collection would go through all of them. */
-static void
-spare_collector(PyObject *cell)
+/* Tell whether a value refers to nothing that could refer to it. */
+static int
+refers_to_nothing(PyObject *value)
 {
     static PyTypeObject *array; /* one of `concrete` */
-    PyTypeObject *type = Py_TYPE(PyList_GET_ITEM(cell, 0));
+    PyTypeObject *type = Py_TYPE(value);
     if (type != array && PySet_Contains(told.concrete, (PyObject *)type) == 1) {
         array = type;
     }
-    if (type == array) {
-        PyObject_GC_UnTrack(cell);
+    return type == array;
+}
+
+/* Spare the collector of garbage what is on no cycle: a loop that looks in each turn has ten cells a turn on its tape, and more, and every collection
+   would go through all of them. */
+static void
+overlook(PyObject *object)
+{
+    if (object != NULL && PyObject_IS_GC(object) && PyObject_GC_IsTracked(object)) {
+        PyObject_GC_UnTrack(object);
+    }
+}
+
+static void
+spare_collector(PyObject *cell)
+{
+    if (refers_to_nothing(PyList_GET_ITEM(cell, 0))) {
+        overlook(cell);
+    }
+}
+
+/* Tell whether a cell holds a number or an array. */
+static int
+holds_value(PyObject *cell)
+{
+    return PyList_CheckExact(cell) && PyList_GET_SIZE(cell) == 1 &&
+           (!PyObject_IS_GC(PyList_GET_ITEM(cell, 0)) || refers_to_nothing(PyList_GET_ITEM(cell, 0)));
+}
+
+/* Spare it what a segment that has run keeps for sweeps: cells of its leaves and results, as long as all of them hold values, and lists to which nothing
+   is added any more. */
+static void
+spare_kept(Segment *segment, PyObject *saved, PyObject *run)
+{
+    PyObject *slot, *cell;
+    Py_ssize_t at = 0;
+    int all = PyDict_CheckExact(saved);
+    while (all && PyDict_Next(saved, &at, &slot, &cell)) {
+        all = holds_value(cell);
+    }
+    if (all) { /* all that enters later is what a cell holds, too */
+        overlook(saved);
+        overlook(run);
+    }
+    all = PyList_CheckExact(segment->leaves);
+    for (Py_ssize_t i = 0; all && i < PyList_GET_SIZE(segment->leaves); i++) {
+        all = holds_value(PyList_GET_ITEM(segment->leaves, i));
+    }
+    if (all) {
+        overlook(segment->leaves);
+    }
+    overlook(segment->borrowed);
+    if (PyList_CheckExact(segment->leaf_places) && PyList_GET_SIZE(segment->leaf_places) == 0) {
+        overlook(segment->leaf_places);
     }
 }
 
@@ -714,6 +765,9 @@ new_segment(PyObject *epoch, PyObject *configuration, PyObject *state, PyObject 
         (ref = PyWeakref_NewRef((PyObject *)segment, NULL)) == NULL || (id = PyLong_FromVoidPtr(segment)) == NULL ||
         PyDict_SetItem(begin.segments, id, ref) < 0) {
         Py_CLEAR(segment);
+    } else {
+        overlook(segment->lock);
+        overlook(ref);
     }
     Py_XDECREF(ref);
     Py_XDECREF(id);
@@ -3030,10 +3084,13 @@ keep_results(Segment *segment, Choice *program, PyObject *results)
     if (done) {
         drop_recent(segment);
     }
+    done = done && leave(segment) == 0;
+    if (done) {
+        spare_kept(segment, saved, segment->run);
+    }
     Py_XDECREF(args);
     Py_XDECREF(fields);
     Py_XDECREF(saved);
-    done = done && leave(segment) == 0;
     if (done && PyObject_RichCompareBool(program->roots, number_one, Py_GT) == 1) { /* sweeps may come from several: as note in tape/programs/retention.py */
         PyObject *ref = PyWeakref_NewRef((PyObject *)segment, NULL), *noted = ref == NULL ? NULL : PyTuple_Pack(2, ref, Py_None);
         PyObject *list = PyTuple_GET_ITEM(program->kept, 4) == Py_True ? runs.heavy : runs.shared;
@@ -3802,6 +3859,24 @@ extended(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     return extended_table(args[0], n, args[2]);
 }
 
+#define NUMBERS 4096 /* slots and values whose tuples are shared: each entry has two or three such, which the collector of garbage would count */
+
+/* Return the tuple of one number. */
+static PyObject *
+alone(Py_ssize_t number)
+{
+    static PyObject *known[NUMBERS];
+    if (number >= 0 && number < NUMBERS && known[number] != NULL) {
+        return Py_NewRef(known[number]);
+    }
+    PyObject *slot = PyLong_FromSsize_t(number), *made = slot == NULL ? NULL : PyTuple_Pack(1, slot);
+    Py_XDECREF(slot);
+    if (made != NULL && number >= 0 && number < NUMBERS) {
+        known[number] = Py_NewRef(made);
+    }
+    return made;
+}
+
 static PyObject *
 new_place(PyObject *slot, PyObject *kind, PyObject *made)
 {
@@ -3865,12 +3940,13 @@ formed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     }
     PyTypeObject *type = (PyTypeObject *)told.state;
     State *child = (State *)type->tp_alloc(type, 0);
-    PyObject *slots = PyTuple_New(count), *places = PyTuple_New(count);
+    PyObject *slots = count == 1 ? alone(n) : PyTuple_New(count), *places = PyTuple_New(count);
     int done = child != NULL && slots != NULL && places != NULL;
     for (Py_ssize_t i = 0; done && i < count; i++) {
-        PyObject *slot = PyLong_FromSsize_t(n + i), *place = slot == NULL ? NULL : new_place(slot, PyTuple_GET_ITEM(kinds, i), made);
+        PyObject *slot = count == 1 ? PyTuple_GET_ITEM(slots, 0) : PyLong_FromSsize_t(n + i);
+        PyObject *place = slot == NULL ? NULL : new_place(slot, PyTuple_GET_ITEM(kinds, i), made);
         done = place != NULL;
-        if (slot != NULL) {
+        if (slot != NULL && count != 1) {
             PyTuple_SET_ITEM(slots, i, slot);
         }
         if (place != NULL) {
@@ -3930,6 +4006,30 @@ formed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     return (PyObject *)child;
 }
 
+#define LATEST 256 /* lines that were met last, whose tuples are shared */
+
+/* Return a file and a line of it. */
+static PyObject *
+line_in(PyObject *file, int line)
+{
+    static struct {
+        PyObject *file, *pair;
+        int line;
+    } latest[LATEST];
+    Py_ssize_t at = (unsigned int)line % LATEST;
+    if (latest[at].file == file && latest[at].line == line && file != NULL) {
+        return Py_NewRef(latest[at].pair);
+    }
+    PyObject *pair = Py_BuildValue("Oi", file, line), *before = latest[at].pair;
+    if (pair != NULL) { /* which holds the file */
+        latest[at].file = file;
+        latest[at].line = line;
+        latest[at].pair = Py_NewRef(pair);
+        Py_XDECREF(before);
+    }
+    return pair;
+}
+
 /* Return the file and line of the innermost frame outside the library, as user_line in tape/graph/lines.py has it, where `foreign` knows the files of
    all frames on the way, and none of their codes is among those that record for `others`; None where that is not so. */
 static PyObject *
@@ -3949,7 +4049,7 @@ line_outside(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
         PyObject *foreign = file == NULL ? NULL : PyDict_GetItemWithError(args[0], file);
         int other = foreign == NULL ? 1 : foreign == Py_True ? 0 : PySet_Contains(args[1], code);
         if (foreign == Py_True) {
-            found = Py_BuildValue("Oi", file, PyFrame_GetLineNumber(frame));
+            found = line_in(file, PyFrame_GetLineNumber(frame));
         }
         Py_XDECREF(file);
         Py_DECREF(code);
@@ -3965,15 +4065,16 @@ line_outside(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
 }
 
 /* Return the entries that slots depend on, in order, and add all slots that they read to these, as needed in tape/graph/wengert.py has it for lines of
-   a tape; None where there are others among them. */
+   a tape; None where there are others among them.  With a list of `leaves`, lines without a kernel are left out, and the slots of all of these added to
+   it, as needed_entries in tape/programs/interpretation.py has it. */
 static PyObject *
 needed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
-    if (!counted("needed", nargs, 2)) {
+    if (!counted("needed", nargs, nargs == 3 ? 3 : 2)) {
         return NULL;
     }
-    PyObject *entries = args[0], *reached = args[1];
-    if (!PyList_CheckExact(entries) || !PySet_Check(reached)) {
+    PyObject *entries = args[0], *reached = args[1], *leaves = nargs == 3 ? args[2] : NULL;
+    if (!PyList_CheckExact(entries) || !PySet_Check(reached) || (leaves != NULL && !PyList_CheckExact(leaves))) {
         Py_RETURN_NONE;
     }
     Py_ssize_t n = PyList_GET_SIZE(entries);
@@ -3985,8 +4086,11 @@ needed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     PyObject *before = PyList_New(0);
     for (Py_ssize_t i = n - 1; before != NULL && i >= 0 && i < PyList_GET_SIZE(entries); i--) {
         Step *step = (Step *)PyList_GET_ITEM(entries, i);
-        int meets = 0;
-        for (Py_ssize_t j = 0; meets == 0 && j < PyTuple_GET_SIZE(step->slots); j++) {
+        int meets = 0, leaf = leaves != NULL && step->kernel == Py_None;
+        for (Py_ssize_t j = PyTuple_GET_SIZE(step->slots) - 1; leaf && meets == 0 && j >= 0; j--) {
+            meets = PyList_Append(leaves, PyTuple_GET_ITEM(step->slots, j));
+        }
+        for (Py_ssize_t j = 0; !leaf && meets == 0 && j < PyTuple_GET_SIZE(step->slots); j++) {
             meets = PySet_Contains(reached, PyTuple_GET_ITEM(step->slots, j));
         }
         for (Py_ssize_t j = 0; meets > 0 && j < PyTuple_GET_SIZE(step->inputs); j++) {
@@ -3996,7 +4100,7 @@ needed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
             Py_CLEAR(before);
         }
     }
-    if (before != NULL && PyList_Reverse(before) < 0) {
+    if (before != NULL && (PyList_Reverse(before) < 0 || (leaves != NULL && PyList_Reverse(leaves) < 0))) {
         Py_CLEAR(before);
     }
     return before;
@@ -4120,8 +4224,8 @@ typedef struct { /* what a plan is worked out with; all of it belongs to who cal
 static PyObject *
 numbered(Sweeping *sweep, Py_ssize_t n)
 {
-    PyObject *numbers = PyTuple_New(n);
-    for (Py_ssize_t i = 0; numbers != NULL && i < n; i++) {
+    PyObject *numbers = n == 1 ? alone((Py_ssize_t)sweep->count) : PyTuple_New(n);
+    for (Py_ssize_t i = 0; numbers != NULL && n != 1 && i < n; i++) {
         PyObject *number = PyLong_FromLongLong(sweep->count + i);
         if (number == NULL) {
             Py_CLEAR(numbers);
@@ -4458,18 +4562,18 @@ written_lines(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nar
         }
         Py_XDECREF(known);
         if (kinds == NULL || !PyTuple_CheckExact(kinds) || PyTuple_GET_SIZE(kinds) != PyTuple_GET_SIZE(results) ||
-            (slots = PyTuple_New(PyTuple_GET_SIZE(kinds))) == NULL) {
+            (slots = PyTuple_GET_SIZE(kinds) == 1 ? alone(PyList_GET_SIZE(table)) : PyTuple_New(PyTuple_GET_SIZE(kinds))) == NULL) {
             if (!PyErr_Occurred()) {
                 PyErr_SetString(PyExc_TypeError, "the results of an instruction are those of its kernel");
             }
             goto next;
         }
-        for (Py_ssize_t j = 0; j < PyTuple_GET_SIZE(kinds); j++) {
-            PyObject *slot = PyLong_FromSsize_t(PyList_GET_SIZE(table)), *place = NULL;
+        for (Py_ssize_t j = 0, one = PyTuple_GET_SIZE(kinds) == 1; j < PyTuple_GET_SIZE(kinds); j++) {
+            PyObject *slot = one ? PyTuple_GET_ITEM(slots, 0) : PyLong_FromSsize_t(PyList_GET_SIZE(table)), *place = NULL;
             int failed = slot == NULL || (place = new_place(slot, PyTuple_GET_ITEM(kinds, j), flows ? made : NULL)) == NULL ||
                          PyList_Append(table, place) < 0 || PyDict_SetItem(numbers, PyTuple_GET_ITEM(results, j), slot) < 0;
             Py_XDECREF(place);
-            if (slot != NULL) {
+            if (slot != NULL && !one) {
                 PyTuple_SET_ITEM(slots, j, slot);
             }
             if (failed) {

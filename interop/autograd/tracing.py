@@ -22,7 +22,7 @@ from tape.errors import TapeTypeError
 from tape.graph import boundary, constants
 from tape.graph.kinds import GivenPlace, kind_of
 from tape.graph.scope import LOCAL
-from tape.graph.segment import Handle, LeafNode
+from tape.graph.segment import Handle, LeafNode, WayBack
 from tape.modes import enable_grad
 from tape.ops.kernel import Op
 from tape.programs.program import look
@@ -143,22 +143,13 @@ class Call:
         around = {target_of(v) for call in _RUNNING.calls for v in call.inputs}
         if not around and all(_harmless(target, ours) for target in roots):
             return False
-        stack, seen = roots, set()
-        while stack:
-            target = stack.pop()
-            if target in seen or target in ours:
-                continue
-            seen.add(target)
-            if target in around:
+        way = WayBack(roots)
+        for segment, slots in way:
+            stop = frozenset([t[1] for t in ours if not isinstance(t, LeafNode) and t[0] is segment])
+            if any((segment, slot) in around for slot in slots - stop):
                 return True
-            if isinstance(target, LeafNode):
-                if not _inactive(target):
-                    return True
-                continue
-            segment, slot = target
-            stop = frozenset(t[1] for t in ours if not isinstance(t, LeafNode) and t[0] is segment)
-            stack.extend(segment.origins[s] for s in behind(segment.state, frozenset([slot]), stop)[0] if s in segment.origins)
-        return False
+            way.follow(segment, behind(segment.state, slots - stop, stop).ends)
+        return any(leaf in around or not _inactive(leaf) for leaf in way.leaves if leaf not in ours)
 
     def warn(self) -> None:
         """Say that the derivative is zero, as that library does."""

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from interop.modules import Bridge, Moded
+from interop.modules import Bridge, Moded, value_of
 from interop.torch.routines import Routine
 from interop.torch.store import Store
 from interop.torch.structures import mapped
@@ -20,6 +20,7 @@ from tape import extend
 from tape.errors import LostGradientError, TapeAttributeError, TapeTypeError, TapeValueError, check_mapping, unknown_keyword
 from tape.graph.scope import LOCAL
 from tape.graph.trie import RECORD
+from tape.mirrored.absent import missing
 
 _CHANGING = frozenset(  # of torch's own methods, those that would change what the Variables have
     (
@@ -150,8 +151,7 @@ class _Part:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name in _SLOTS:  # as copy asks, also before __init__
-            msg = f"{type(self).__name__!r} object has no attribute {name!r}"
-            raise TapeAttributeError(msg)
+            raise missing(self, name)
         if name in _CHANGING:
             msg = (
                 f"interop.torch.Module: {name} would change torch's tensors, and not the Variables; call it on the torch module before "
@@ -295,7 +295,7 @@ class Module(_Part, Moded, Bridge):
         names = {id(v): name for name, v in self._parameters.items() if name in given}
         for name, v in self._parameters.items():
             other = names.get(id(v), name)
-            if name in given and other != name and not jnp.array_equal(_host(given[name]), _host(given[other]), equal_nan=True):
+            if name in given and other != name and not jnp.array_equal(value_of(given[name]), value_of(given[other]), equal_nan=True):
                 msg = f"load_state_dict: {name} and {other} are one parameter, and are given different values"
                 raise TapeValueError(msg)
         Bridge.load_state_dict(self, given, strict=strict)
@@ -352,10 +352,6 @@ class Module(_Part, Moded, Bridge):
 
 
 _SLOTS = frozenset((*_Part.__slots__, *Module.__slots__))
-
-
-def _host(x: Any) -> Any:
-    return extend.array(x) if extend.is_variable(x) else x
 
 
 def _copied(module: torch.nn.Module) -> torch.nn.Module:

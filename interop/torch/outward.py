@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 import tape
-from interop.torch.structures import check_held, mapped
+from interop.torch.structures import check_held, mapped, parted
 from interop.torch.tensors import conjugated, home, own, to_variable
 from tape import extend, jaxapi
 from tape.errors import LostGradientError, check_callable
@@ -65,14 +65,7 @@ def to_torch(tape_fun: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(tape_fun)
     def called(*args: Any, **kwargs: Any) -> Any:
-        tensors: list[torch.Tensor] = []
-
-        def note(x: Any) -> Any:
-            if isinstance(x, torch.Tensor):
-                tensors.append(x)
-            return x
-
-        mapped(note, (args, kwargs))
+        tensors, _ = parted((args, kwargs))
         run = _Run(tape_fun, name, args, kwargs, watched=torch.is_grad_enabled() and LOCAL.scope.mode == RECORD)
         results = iter(_Call.apply(run, *tensors) if tensors else run.tensors((), ()))
         return mapped(lambda x: next(results) if _is_array(x) else x, run.result)
@@ -107,10 +100,8 @@ class _Run:
         recorded = self._watched or any(needs)
         with enable_grad() if recorded else no_grad(), eager(), within(forward=reads):
             self.result = self._fun(*args, **kwargs)
-            outputs: list[Any] = []
-            others: list[Any] = []
-            mapped(lambda x: (outputs if _is_array(x) else others).append(x) or x, self.result)  # type: ignore[func-returns-value]
-            outputs = [x if extend.is_variable(x) else record.constant(x) for x in outputs]
+            arrays, others = parted(self.result, _is_array)
+            outputs = [x if extend.is_variable(x) else record.constant(x) for x in arrays]
         if any(needs):
             repair = "return the Variables themselves, in tuples, lists, mappings or dataclasses"
             given = {id(v) for v in inputs}

@@ -155,7 +155,7 @@ class _Forward(_Program):
             args, kwargs = self._arguments([t.clone() for t in tensors[first:]], self._device)
             with torch.set_grad_enabled(create):
                 result = self._fun(*args, **kwargs)
-            outputs, self._others = parted(result)
+            outputs, self._others = parted(result, holders=tensor_holders())
             if learning:
                 self.result = mapped(lambda x: _RESULT if isinstance(x, torch.Tensor) else x, (result,), tensor_holders())
                 self.written = store.written(tensors[count : first - 1])

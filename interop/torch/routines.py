@@ -153,7 +153,7 @@ class _Run:
             given = [t.clone() if t.requires_grad else t for t in given]  # which torch code may write to
             args, kwargs = self.arguments.filled(given, device)
             self.result = routine.fun(*args, **kwargs)
-            outputs, others = parted(self.result)
+            outputs, others = parted(self.result, holders=tensor_holders())
         if recorded:
             check_tensors(routine.name, others, flowing=True)
         if not outputs:

@@ -182,10 +182,6 @@ class Store:
 
     # -- from tensors to Variables --------------------------------------------------------------------------------------
 
-    def versions(self, tensors: Sequence[torch.Tensor]) -> list[int]:
-        """Return what tells, compared with later, to which parameters somebody has written."""
-        return [t._version for t in tensors]
-
     def note(self, tensors: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
         """Have Variables be what a call wrote to parameters and buffers."""
         for i, (t, before) in enumerate(zip(tensors, versions, strict=True)):

@@ -104,20 +104,24 @@ def is_plain(value: Any) -> bool:
 
 def tensor_holders() -> Holders:
     """Return what takes results of torch apart."""
-    return Holders(lambda x: isinstance(x, torch.Tensor))
+    return Holders(is_tensor)
 
 
-def parted(tree: Any) -> tuple[list[torch.Tensor], list[Any]]:
-    """Return the tensors in a structure, and the leaves that are none, in the order of :func:`mapped`."""
-    tensors: list[torch.Tensor] = []
-    others: list[Any] = []
+def is_tensor(x: Any) -> bool:
+    """Tell whether it is a tensor of torch's."""
+    return isinstance(x, torch.Tensor)
+
+
+def parted(tree: Any, chosen: Callable[[Any], bool] = is_tensor, holders: Holders | None = None) -> tuple[list[Any], list[Any]]:
+    """Return the leaves of a structure that are chosen, and the others, in the order of :func:`mapped`."""
+    leaves: list[Any] = []
 
     def note(x: Any) -> Any:
-        (tensors if isinstance(x, torch.Tensor) else others).append(x)
+        leaves.append(x)
         return x
 
-    mapped(note, tree, tensor_holders())
-    return tensors, others
+    mapped(note, tree, holders)
+    return [x for x in leaves if chosen(x)], [x for x in leaves if not chosen(x)]
 
 
 def check_tensors(name: str, others: Sequence[Any], *, flowing: bool) -> None:

@@ -206,7 +206,7 @@ def to_array(tensor: torch.Tensor, what: str, device: torch.device, *, copy: boo
     plain = _plain(tensor, what)
     if not plain.is_cpu:
         if device != CPU and plain.numel():
-            return _handed(plain.to(device))
+            return _to_jax(plain.to(device))
         plain = plain.cpu()
     if copy or not plain.is_contiguous():
         plain = plain.clone(memory_format=torch.contiguous_format)
@@ -224,7 +224,7 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     return host
 
 
-def _handed(tensor: torch.Tensor) -> jax.Array:
+def _to_jax(tensor: torch.Tensor) -> jax.Array:
     """Return an array of JAX's own memory: torch, which knows nothing of JAX's work, writes to its own as soon as that is free."""
     if not tensor.is_contiguous() or tensor.data_ptr() % _ALIGNED:
         tensor = tensor.clone(memory_format=torch.contiguous_format)

@@ -20,8 +20,7 @@ from tape.callables.higher_order import ARRAYS, NUMBERS, invoke
 from tape.errors import TapeTypeError, TapeValueError, check_callable, check_flag
 from tape.graph.segment import Handle
 from tape.graph.trees import flatten, variables_in
-from tape.ops.interning import intern_op
-from tape.ops.kernel import Op
+from tape.ops.kernel import Op, intern_op
 from tape.recording import record
 
 P = ParamSpec("P")

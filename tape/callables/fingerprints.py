@@ -11,7 +11,6 @@ import contextlib
 import functools
 import hashlib
 import sys
-import sysconfig
 import types
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
@@ -23,13 +22,12 @@ from tape import jaxapi
 from tape.bounded import Bounded
 from tape.callables.code import all_names
 from tape.callables.objects import MISSING, Itself, attributes, in_cell
-from tape.callables.purity import is_library
 from tape.configuration import configuration
+from tape.graph.lines import LIBRARIES, STANDARD
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
 from tape.graph.watcher import NOBODY
-from tape.ops.interning import intern_op
-from tape.ops.kernel import Kernel, Op
+from tape.ops.kernel import Kernel, Op, intern_op
 from tape.ops.residuals import AppliedPolicy
 from tape.programs.program import look
 
@@ -64,7 +62,6 @@ _BOOKKEEPING = frozenset({"DynamicJaxprTrace", "Store", "EqualStore", "InitialRe
 
 _kept = functools.partial(Itself, kept=True)
 _OBJECTS, _DEEP = 2000, 16  # objects that functions lead to, and how deep inside each other they are looked at
-_STANDARD = sysconfig.get_paths()["stdlib"]
 
 
 class _Fingerprint:
@@ -217,4 +214,4 @@ def _unwrapped(held: Any) -> Any:
 
 def _is_installed(file: str) -> bool:
     """Tell whether code in a file is a library's, which reads by name what does not change."""
-    return is_library(file) or "-packages" in file or file.startswith(_STANDARD)
+    return file.startswith((*LIBRARIES, STANDARD)) or "-packages" in file

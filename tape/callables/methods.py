@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tape.bounded import Bounded
-from tape.callables.installed import is_installed
 from tape.callables.objects import of_a_library
-from tape.graph.lines import is_foreign
+from tape.graph.lines import is_foreign, is_installed
 
 
 def methods(kind: type) -> Sequence[tuple[str, bool, types.FunctionType]]:
@@ -31,7 +30,7 @@ _METHODS: Bounded[type, tuple[list[Any], Sequence[tuple[str, bool, types.Functio
 
 def _methods(kind: type) -> Sequence[tuple[str, bool, types.FunctionType]]:
     foreign = any(of_a_library(base.__module__) or is_installed(base) for base in kind.__mro__ if base.__module__ not in _BARE)
-    found = []
+    functions = []
     for base in () if of_a_library(kind.__module__) else kind.__mro__:
         for name, held in vars(base).items():
             for x in (held, *[getattr(held, part, None) for part in ("fget", "fset", "func")]):
@@ -41,8 +40,8 @@ def _methods(kind: type) -> Sequence[tuple[str, bool, types.FunctionType]]:
                     continue
                 special = name.startswith("__")
                 if not (special and inner.__code__.co_filename == "<string>"):  # which a dataclass has written
-                    found.append((name, foreign or special, function))
-    return found
+                    functions.append((name, foreign or special, function))
+    return functions
 
 
 _BARE = frozenset({"builtins", "abc", "typing", "enum", "collections"})  # classes of which call special methods at most

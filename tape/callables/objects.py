@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from tape.callables.code import all_names, imported
-from tape.callables.installed import is_installed, is_of_python
+from tape.graph.lines import is_installed, is_of_python
 from tape.graph.segment import Handle
 
 MISSING = type("Missing", (), {"__repr__": lambda _: "nothing"})()  # what an empty place holds

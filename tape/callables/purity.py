@@ -19,6 +19,7 @@ import numpy as np
 
 from tape.bounded import Bounded
 from tape.callables.objects import COMPOSED
+from tape.graph.lines import LIBRARIES, STANDARD
 from tape.graph.segment import Handle
 from tape.jaxapi import Tracer, words
 
@@ -113,20 +114,7 @@ def _listing(_count: int) -> tuple[str, ...]:
     return tuple([m for m in dict.fromkeys(listed) if m in sys.modules])
 
 
-@functools.lru_cache(maxsize=4096)
-def is_library(file: str) -> bool:
-    """Tell whether code in this file belongs to JAX or the tape."""
-    return file.startswith(_PLACES)
-
-
-def _places() -> tuple[str, ...]:
-    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - as code objects have it
-    interop = os.path.join(os.path.dirname(here), "interop")  # noqa: PTH118, PTH120
-    return (here + os.sep, interop + os.sep, os.path.dirname(jax.__file__) + os.sep)  # noqa: PTH120
-
-
-_PLACES = _places()
-_TRUSTED = (*_PLACES, *[os.path.dirname(m.__file__) + os.sep for m in (np, functools) if m.__file__])  # noqa: PTH120
+_TRUSTED = (*LIBRARIES, STANDARD, os.path.dirname(np.__file__) + os.sep)  # noqa: PTH120 - as code objects have it
 
 
 # -- categories -----------------------------------------------------------------------------------------------------------

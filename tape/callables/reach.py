@@ -121,10 +121,10 @@ class Reach:
     def _methods(self, nodes: Mapping[int, int]) -> list[Edge]:
         """Return the edges to methods that may be called and have not been met."""
         kinds = self._kinds.items()
-        found = [
+        callable_methods = [
             (f, (*path, f".{name}"), node, own or name in self._names) for kind, (path, node) in kinds for name, own, f in methods(kind)
         ]
-        return [Edge(None, None, None, path, node, f) for f, path, node, called in found if called and id(f) not in nodes]
+        return [Edge(None, None, None, path, node, f) for f, path, node, called in callable_methods if called and id(f) not in nodes]
 
     def _leaving(self, value: object, path: Path, node: int) -> Iterator[Edge]:
         """Yield the edges that leave a function, container or object."""
@@ -166,8 +166,8 @@ class Reach:
     def aliases(self, way: Iterable[Edge]) -> dict[Path, Path]:
         """Return the paths of edges to what was found by another path first, with that one."""
         nodes = {id(x): n for n, x in enumerate(self.nodes)}
-        found = [(e.path, self.path(nodes[id(e.content)])) for e in way if id(e.content) in nodes]
-        return {path: first for path, first in found if path != first}
+        first_paths = [(e.path, self.path(nodes[id(e.content)])) for e in way if id(e.content) in nodes]
+        return {path: first for path, first in first_paths if path != first}
 
     def into(self, node: int) -> list[Edge]:
         """Return the edges that lead to a node."""
@@ -179,17 +179,17 @@ class Reach:
 
     def caches(self) -> set[int]:
         """Return the nodes of libraries' functions, and of containers that only these have: what they keep is nobody's state."""
-        found: set[int] = set()
+        caches: set[int] = set()
         for node, x in enumerate(self.nodes):
-            kept = self._incoming[node][0].source in found and isinstance(x, _CONTAINERS)
+            kept = self._incoming[node][0].source in caches and isinstance(x, _CONTAINERS)
             if kept or (isinstance(x, types.FunctionType) and is_of_a_library(x)):
-                found.add(node)
-        return found
+                caches.add(node)
+        return caches
 
     def nodes_at(self, paths: Collection[Path]) -> dict[Path, int] | None:
         """Return the nodes that were found first by some paths, by those; None where there is none."""
-        found = {self.path(n): n for n in range(len(self.nodes))} if paths else {}
-        return {path: found[path] for path in paths} if found.keys() >= {*paths} else None
+        first_nodes = {self.path(n): n for n in range(len(self.nodes))} if paths else {}
+        return {path: first_nodes[path] for path in paths} if first_nodes.keys() >= {*paths} else None
 
     def by_path(self) -> dict[Path, Any]:
         """Return the Variables by every path to them."""

@@ -21,8 +21,9 @@ import numpy as np
 
 from tape.callables.code import names_of
 from tape.callables.objects import COMPOSED, MISSING, attributes, in_cell
-from tape.callables.purity import ATTRIBUTES, CATEGORIES, category, is_followed, is_library, is_plain_tuple, is_pure
+from tape.callables.purity import ATTRIBUTES, CATEGORIES, category, is_followed, is_plain_tuple, is_pure
 from tape.graph import boundary
+from tape.graph.lines import LIBRARIES
 from tape.graph.segment import Handle
 from tape.jaxapi import words
 
@@ -197,7 +198,7 @@ class Snapshot:
             return
         code = value.__code__
         names = names_of(code)
-        trusted = is_library(code.co_filename)  # what it closes over matters: its own code is known to be pure
+        trusted = code.co_filename.startswith(LIBRARIES)  # what it closes over matters: its own code is known to be pure
         if not code.co_freevars if trusted else names.refused:
             raise RefusedError
         self.key.append(names)

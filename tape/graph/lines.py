@@ -1,11 +1,15 @@
-"""Lines: where in the user's code an entry was recorded."""
+"""Lines: where in the user's code an entry was recorded, and whose code is which."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
 import sys
+import sysconfig
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import CodeType, FrameType, FunctionType
+from typing import Any
 
 import jax
 import jaxlib
@@ -13,14 +17,13 @@ import jaxlib
 from tape import layout
 from tape.bounded import Bounded
 
-if TYPE_CHECKING:
-    from types import CodeType, FrameType
-
-_PACKAGE = str(Path(__file__).parents[1])
-_INTEROP = str(Path(__file__).parents[2] / "interop")
-_JAX = tuple(str(Path(str(module.__file__)).parent) for module in (jax, jaxlib))
+_HERE = Path(__file__).parents[1]
+_FOLDERS = (_HERE, _HERE.parent / "interop", *[Path(str(module.__file__)).parent for module in (jax, jaxlib)])
+LIBRARIES = tuple([f"{folder}{os.sep}" for folder in _FOLDERS])  # where files of this library and of JAX are
+STANDARD = sysconfig.get_paths()["stdlib"] + os.sep  # where those of Python's library are
 _BETWEEN = contextlib.__file__  # a context manager of this library runs in it, and a user's own has its frame below
 FOREIGN: Bounded[str, bool] = Bounded("files", 4096)  # file of some code -> whether it is outside this library
+_OF_PYTHON = sys.stdlib_module_names - {"__main__"}
 LINES: set[CodeType] = set()  # functions of this library that record for others
 
 
@@ -33,7 +36,7 @@ def is_foreign(file: str) -> bool:
     """Tell whether some code is the user's: neither of this library, nor of JAX."""
     known = FOREIGN.get(file)
     if known is None:
-        known = FOREIGN[file] = not file.startswith((_PACKAGE, _INTEROP, *_JAX, _BETWEEN, "<frozen"))
+        known = FOREIGN[file] = not file.startswith((*LIBRARIES, _BETWEEN, "<frozen"))
     return known
 
 
@@ -63,3 +66,31 @@ def user_line() -> tuple[str, int] | None:
             return where
         frame = frame.f_back
     return None
+
+
+def line_of(eqn: Any) -> tuple[str, int] | None:
+    """Return the user's line that an equation of a jaxpr comes from, as far as JAX knows it."""
+    for frame in getattr(getattr(eqn.source_info, "traceback", None), "frames", None) or ():
+        if is_foreign(frame.file_name):
+            return frame.file_name, frame.line_num
+    return None
+
+
+def is_of_python(kind: type) -> bool:
+    """Tell whether a class belongs to Python."""
+    return kind.__module__.partition(".")[0] in _OF_PYTHON
+
+
+def is_installed(x: Any) -> bool:
+    """Tell whether a class or function belongs to Python or an installed package, which knows nothing of a user's state."""
+    name = str((x.__globals__.get("__name__") if isinstance(x, FunctionType) else None) or x.__module__)
+    package = name.partition(".")[0]
+    return package in _OF_PYTHON or _has_come(package)
+
+
+@functools.lru_cache(maxsize=4096)
+def _has_come(package: str) -> bool:
+    """Tell whether a package is in a folder of those that were installed: each has left a note there of what it is."""
+    module = sys.modules.get(package)
+    places = [*getattr(module, "__path__", ()), getattr(module, "__file__", None)]
+    return places[0] is not None and any(Path(places[0]).parent.glob("*.dist-info"))

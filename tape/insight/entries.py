@@ -12,8 +12,8 @@ import numpy as np
 from tape import jaxapi
 from tape.graph.kinds import Kind, kind_of
 from tape.graph.length import bytes_of
-from tape.graph.lines import is_foreign
-from tape.ops.linear import equations_in, held_by
+from tape.graph.lines import line_of
+from tape.ops.jaxprs import equations_in, held_by
 from tape.recording.template import ARRAY, fill
 
 
@@ -181,14 +181,6 @@ def inner_entries(jaxpr: jaxapi.Jaxpr) -> tuple[Entry, ...]:
         outputs = tuple(values[v] for v in bound)
         entries.append(Entry(number, eqn.primitive.name, inputs, outputs, line_of(eqn), _params=params, _jaxpr=within))
     return tuple(entries)
-
-
-def line_of(eqn: jaxapi.JaxprEqn) -> tuple[str, int] | None:
-    """Return the user's line that an equation comes from, as far as JAX knows it."""
-    for frame in getattr(getattr(eqn.source_info, "traceback", None), "frames", None) or ():
-        if is_foreign(frame.file_name):
-            return frame.file_name, frame.line_num
-    return None
 
 
 def turns_of(entry: Entry) -> int:

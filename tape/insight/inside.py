@@ -14,11 +14,12 @@ import numpy as np
 
 from tape import jaxapi
 from tape.graph.kinds import differentiable, kind_of
+from tape.graph.lines import line_of
 from tape.graph.wengert import accumulate, active, sweep
 from tape.insight import causes
 from tape.insight.causes import Cause
-from tape.insight.entries import Entry, Value, line_of, weight
-from tape.ops.linear import held_by
+from tape.insight.entries import Entry, Value, weight
+from tape.ops.jaxprs import evaluated, held_by
 from tape.ops.pullback import pullback
 from tape.programs.naming import named_by
 from tape.rules import parameters
@@ -62,7 +63,7 @@ class Inside:
             results = self._run(closed, given, None)
             self._depends = active(self._rows, [given[i] for i in wanted], lambda row: row.slots)
             self._cotangents: dict[int, Any] = {}  # that arrived at what rows give
-            self._given: dict[int, list[Any]] = {}  # by the number of a row: what it gives to those of its inputs that depend
+            self._passed_on: dict[int, list[Any]] = {}  # by the number of a row: what it gives to those of its inputs that depend
             smooth = [differentiable(kind_of(jnp.asarray(self._values[slot]).aval).aval) for slot in results]
             seeds = [(slot, np.asarray(ct)) for slot, ct, s in zip(results, cotangents, smooth, strict=False) if ct is not None and s]
             totals: dict[Any, Any] = {}
@@ -77,19 +78,12 @@ class Inside:
 
     def _run(self, closed: jaxapi.ClosedJaxpr, given: Sequence[int], around: tuple[str, int] | None) -> list[int]:
         """Run a jaxpr on values by their numbers; return those of its results."""
-        jaxpr = closed.jaxpr
-        at: dict[Any, int] = dict(zip(jaxpr.invars, given, strict=True))
-        at.update((v, self._new(x)) for v, x in zip(jaxpr.constvars, closed.consts, strict=True))
 
-        def read(atom: Any) -> int:
-            return self._new(atom.val) if isinstance(atom, jaxapi.Literal) else at[atom]
-
-        for eqn in jaxpr.eqns:
+        def run(eqn: jaxapi.JaxprEqn, reads: list[int]) -> Sequence[int]:
             said = named_by(eqn.source_info.name_stack)
-            line = said[1] if said is not None else line_of(eqn) or around
-            outputs = self._equation(eqn, [read(a) for a in eqn.invars], line)
-            at.update(zip(eqn.outvars, outputs, strict=True))
-        return [read(a) for a in jaxpr.outvars]
+            return self._equation(eqn, reads, said[1] if said is not None else line_of(eqn) or around)
+
+        return evaluated(closed.jaxpr, list(map(self._new, closed.consts)), given, run, lambda atom: self._new(atom.val))
 
     def _equation(self, eqn: jaxapi.JaxprEqn, reads: list[int], line: tuple[str, int] | None) -> Sequence[int]:
         name, params = eqn.primitive.name, parameters.assumed(eqn.primitive, eqn.params)
@@ -156,7 +150,7 @@ class Inside:
             return []
         pulled = pullback(row.closed, values, [None if ct is None else jnp.asarray(ct) for ct in cotangents], flows)
         terms = [(slot, np.asarray(gradient)) for slot, gradient in zip(row.inputs, pulled, strict=True) if gradient is not None]
-        self._given[row.number] = [causes.readable(gradient) for _, gradient in terms]
+        self._passed_on[row.number] = [causes.readable(gradient) for _, gradient in terms]
         return terms
 
     def add(self, _: _Row | None, total: Any, term: Any) -> Any:
@@ -174,7 +168,7 @@ class Inside:
         value = Value(None, 0, "", result.shape, dtype, result.nbytes, requires_grad=True)
         return Entry(within.number, _OPS.get(row.name, row.name), (), (value,), row.line), operands, result
 
-    def _said(self, cause: Cause, number: int, within: Entry) -> Cause:
+    def _located(self, cause: Cause, number: int, within: Entry) -> Cause:
         return cause.inside(within.op, self._rows[number].line)
 
     def _backwards(self) -> Iterator[tuple[int, list[Any]]]:
@@ -189,12 +183,12 @@ class Inside:
             if not self._depends.isdisjoint(row.slots) and not causes.finite(result) and all(map(causes.finite, operands)):
                 born, masked = causes.born_at(entry, operands, result), self._masked(number)
                 if masked is not None:
-                    return self._said(causes.masked(born.what, within.number, "multiply"), masked, within)
-                return self._said(born, number, within)
+                    return self._located(causes.masked(born.what, within.number, "multiply"), masked, within)
+                return self._located(born, number, within)
         for number, arriving in self._backwards():
-            if arriving and all(map(causes.finite, arriving)) and not all(map(causes.finite, self._given.get(number, []))):
+            if arriving and all(map(causes.finite, arriving)) and not all(map(causes.finite, self._passed_on.get(number, []))):
                 entry, operands, _ = self._asked(number, within)
-                return self._said(causes.not_finite_at(entry, operands, arriving[0]), number, within)
+                return self._located(causes.not_finite_at(entry, operands, arriving[0]), number, within)
         return None
 
     def _masked(self, first: int) -> int | None:
@@ -205,31 +199,31 @@ class Inside:
     def killed(self, within: Entry) -> Cause | None:
         """Say where a gradient that is not 0 becomes 0."""
         for number, arriving in self._backwards():
-            given = self._given.get(number)
+            given = self._passed_on.get(number)
             if given and any(np.any(ct) for ct in arriving) and not any(np.any(g) for g in given):
                 entry, operands, result = self._asked(number, within)
-                return self._said(causes.zero_at(entry, operands, result, arriving[0]), number, within)
+                return self._located(causes.zero_at(entry, operands, result, arriving[0]), number, within)
         return self.stopping(within)
 
     def stopping(self, within: Entry) -> Cause | None:
         """Say which primitive on the way gives its inputs no gradient."""
         for number, row in enumerate(self._rows):
             depends = [i for i in row.inputs if i in self._depends and causes.readable(self._values[i]).dtype.kind in "fc"]
-            if depends and not self._given.get(number):
+            if depends and not self._passed_on.get(number):
                 entry, _, result = self._asked(number, within)
                 numbers = result.dtype.kind in "iub"
                 if numbers and self._chooses(row):
                     continue
                 if entry.op in causes.STEPS:
-                    return self._said(causes.step_at(entry), number, within)
+                    return self._located(causes.step_at(entry), number, within)
                 if numbers or entry.op in {"detach", *causes.COMPARISONS, *causes.CHOICES}:
-                    return self._said(causes.cut_at(entry, unrecorded=False), number, within)
+                    return self._located(causes.cut_at(entry, unrecorded=False), number, within)
         return None
 
     def _chooses(self, row: _Row) -> bool:
         """Tell whether what a row gives is a mask or an index beside a way through which a gradient flows."""
         readers = [number for number, other in enumerate(self._rows) if not set(row.slots).isdisjoint(other.inputs)]
-        return any(self._given.get(number) for number in readers)
+        return any(self._passed_on.get(number) for number in readers)
 
 
 def _called(eqn: jaxapi.JaxprEqn) -> str:

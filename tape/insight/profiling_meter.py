@@ -144,8 +144,8 @@ class Ledger:
     def _fold(self) -> None:
         """Let go of the structures met first: of programs that are never the same again, only ops and lines are told apart."""
         running = {id(runs) for _, runs in self.open}
-        gone = [key for key, runs in list(self.runs.items())[: _STRUCTURES // 2] if id(runs) not in running]
-        let_go(self.rest, [self.runs.pop(key) for key in gone])
+        oldest = [key for key, runs in list(self.runs.items())[: _STRUCTURES // 2] if id(runs) not in running]
+        let_go(self.rest, [self.runs.pop(key) for key in oldest])
         if self.peaks is not None:
             self.peaks.forget()
 

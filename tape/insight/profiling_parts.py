@@ -17,7 +17,7 @@ from tape.insight.profiling_lines import Known
 from tape.insight.profiling_samples import is_standard
 from tape.jaxapi import Jaxpr
 from tape.ops.costs import predicted
-from tape.ops.linear import held_by
+from tape.ops.jaxprs import held_by
 from tape.ops.work import bytes_moved, flops, flops_of
 from tape.programs.interpretation import needed_entries
 from tape.programs.naming import named_by

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import sysconfig
 import threading
 import time
 from collections import Counter
@@ -16,7 +15,7 @@ from collections.abc import Callable
 from types import FrameType
 
 from tape.accounts.records import Line
-from tape.graph.lines import is_foreign
+from tape.graph.lines import STANDARD, is_foreign
 from tape.locks import holding
 
 INTERVAL = 0.002  # seconds
@@ -56,10 +55,9 @@ class Samples:
 @functools.lru_cache(maxsize=4096)
 def is_standard(file: str) -> bool:
     """Tell whether some code is of Python's library, which does what it does for whoever calls it."""
-    return file.startswith(_LIBRARY) and "site-packages" not in file
+    return file.startswith(STANDARD) and "site-packages" not in file
 
 
-_LIBRARY = sysconfig.get_paths()["stdlib"]
 _LOCK = threading.Lock()
 _TAKING: list[Samples] = []
 _RUNNING: list[None] = []  # there is a thread that takes them

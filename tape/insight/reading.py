@@ -72,10 +72,10 @@ class Reading:
     def dependents(self, places: Iterable[Place]) -> set[Place]:
         """Return places, and those of all that depends on them, also by values that were taken off the tape."""
         dependents = set(places)
-        taken: dict[Place, list[Source]] = {}
+        off_the_tape: dict[Place, list[Source]] = {}
         for key, leaf in self.leaf_by_id.items():
             if leaf.behind is not None or leaf.outside is not None:
-                taken[key, -1] = [leaf.behind] if leaf.outside is None else leaf.outside[1]  # type: ignore[list-item]
+                off_the_tape[key, -1] = [leaf.behind] if leaf.outside is None else leaf.outside[1]  # type: ignore[list-item]
 
         def depends(place: Place) -> bool:
             waiting, met = [place], {place}
@@ -84,7 +84,7 @@ class Reading:
                 if at in dependents:
                     dependents.add(place)
                     return True
-                further = {place_of(source) for source in taken.get(at, ())} - met
+                further = {place_of(source) for source in off_the_tape.get(at, ())} - met
                 waiting += further
                 met |= further
             return False
@@ -92,7 +92,7 @@ class Reading:
         for line in self.lines:
             if line is not None and any(map(depends, line.reads)):
                 dependents.update(line.gives)
-        for place in taken:
+        for place in off_the_tape:
             depends(place)
         return dependents
 
@@ -109,7 +109,7 @@ class Reading:
     def _span(self, span: Span) -> None:
         part = span.part
         segment = part.ref()
-        gone: Any = None if segment is None or not segment.swept else segment.released
+        released_depths: Any = None if segment is None or not segment.swept else segment.released
         steps = self._steps_of(part)
         for number in range(span.begin, span.end):
             if part.only is not None and number not in part.only:
@@ -130,7 +130,7 @@ class Reading:
                 self.shared.add(place)
             self.numbers[id(part), number] = place
             sweep, of = self._sweep(part, number, step, mark)
-            released = not step.ends and (gone is None or step.depth in gone)
+            released = not step.ends and (released_depths is None or step.depth in released_depths)
             jaxpr = None if kernel.transient else kernel.jaxpr.jaxpr
             constant, inside = step.mode == CONSTANT and not step.ends, part.inside.get(number)
             line = line or step.where

@@ -33,10 +33,10 @@ class Replay:
         self._parts = {id(line.part): line.part for line in reading.lines if line is not None}
         self._by_segment = {id(s): part for part in self._parts.values() if (s := part.ref()) is not None}
         # The numbers of the entries that give what is on the tape.
-        self._made = {place: number for number, line in enumerate(reading.lines) if line is not None for place in line.gives}
+        self._numbers_by_place = {place: number for number, line in enumerate(reading.lines) if line is not None for place in line.gives}
         self._lone = {(id(one), i): one for one in reading.places if isinstance(one, Lone) for i in range(len(one.kinds))}
         self._avals = [v._place.kind.aval for v in inputs]
-        self.inputs = [self._given(i, v) for i, v in enumerate(inputs)]
+        self.inputs = [self._places_of_input(i, v) for i, v in enumerate(inputs)]
         for i, places in enumerate(self.inputs):
             if any(not set(places).isdisjoint(other) for other in self.inputs[:i]):
                 msg = f"function: inputs[{i}] ({describe(inputs[i])}) is given twice; give each input once"
@@ -47,7 +47,7 @@ class Replay:
         self._stopped: dict[Place, Place] = {}  # what was detached, and from what
         self._needed()
 
-    def _given(self, i: int, variable: Handle) -> list[Place]:
+    def _places_of_input(self, i: int, variable: Handle) -> list[Place]:
         """Return the places of an input: that of the result that it is, or those where the leaf is read."""
         if variable._segment is not None and id(variable._segment) in self._by_segment:
             return [self._place("inputs", i, variable)]
@@ -64,7 +64,7 @@ class Replay:
         part = None if variable._segment is None else self._by_segment.get(id(variable._segment))
         if part is not None:
             place = id(part), variable._place.slot
-            if place in self._made or any(not isinstance(s, Leaf) and (id(s[0]), s[1]) == place for s in self._reading.sources):
+            if place in self._numbers_by_place or any(not isinstance(s, Leaf) and (id(s[0]), s[1]) == place for s in self._reading.sources):
                 return place
         later, leaves = self._reading.became(variable), self._reading.leaf_by_id
         places = [place for place in self._reading.leaves_of(variable) if not later or leaves[place[0]].cell is variable._cell]
@@ -92,7 +92,7 @@ class Replay:
                 )
                 raise TapeValueError(msg)
             if leaf is not None and leaf.behind is not None:
-                value = UNKNOWN if self._present or place in dependents() else self._found(place)
+                value = UNKNOWN if self._present or place in dependents() else self._leaf_value(place)
                 if value is not UNKNOWN:
                     self.constants[place] = value
                     continue
@@ -103,7 +103,7 @@ class Replay:
                 name = self._lone[place].op.name
                 msg = f"function: {name} ran at once (tape.eager()), and is not kept on the tape; record it without tape.eager()"
                 raise TapeValueError(msg)
-            number = self._made.get(place)
+            number = self._numbers_by_place.get(place)
             if number is None:
                 self.constants[place] = self._constant(place)
                 continue
@@ -120,7 +120,7 @@ class Replay:
         self.numbers = sorted(between)
         self.steps += [(between[number], self._call(between[number])) for number in self.numbers]
 
-    def _found(self, place: Place) -> Any:
+    def _leaf_value(self, place: Place) -> Any:
         """Return the value of a leaf, or UNKNOWN where it is gone."""
         leaf = self._reading.leaf_by_id.get(place[0])
         if leaf is not None and leaf.number is not None:
@@ -129,7 +129,7 @@ class Replay:
 
     def _constant(self, place: Place) -> Any:
         """Return the value of a leaf that is no input."""
-        value = self._found(place)
+        value = self._leaf_value(place)
         if value is not UNKNOWN:
             return value
         if self._present:

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from tape.callables.installed import is_installed
 from tape.callables.objects import is_plain_object, of_a_library, writables
 from tape.callables.reach import Edge, Reach, Stored
+from tape.graph.lines import is_installed
 
 FEW = 64
 _LISTING = frozenset({"__dict__", "vars", "dir", "getmembers", "fields", "asdict"})  # by which code gets at all attributes of an object

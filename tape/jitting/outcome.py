@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 import jax
 
-from tape.callables.fingerprints import fingerprint
 from tape.callables.objects import MISSING, Writable
 from tape.callables.reach import Reach, Stored, spelled
 from tape.errors import LeakedTracerError, LostGradientError, ReleasedTapeError, TapeError, TapeTypeError, UnrecordedGradientError
@@ -29,7 +28,7 @@ from tape.jitting.flags import SWITCHES
 from tape.jitting.orders import Orders
 from tape.jitting.places import held, leaves_in
 from tape.jitting.records import flatten, standing_often
-from tape.jitting.results import ALL, ARRAY, FOUND, GRADIENT, MADE, ONE, PLAIN, SAME, SHARED, Made, Slot, Tree, VariableChange
+from tape.jitting.results import ALL, ARRAY, FOUND, GRADIENT, MADE, NEW, ONE, PLAIN, SAME, SHARED, Made, Slot, Tree, VariableChange
 from tape.ops.kernel import Op
 from tape.programs.program import look, run_pending
 from tape.recording import record
@@ -209,16 +208,14 @@ class Outcome:
     def told(self) -> object:
         """Return what the step leaves where, to be compared with what another one does."""
         made = [(m.place.kind, m.segment is None, m.result, *m[3:]) for m in self.made]
-        slots = [(s.holder.key, s.key, _told(s.content)) for s in self.slots]
-        return made, slots, self.changes, _told(self.returned), [*map(_told, self.shared)], self.orders.told()
+        slots = [(s.holder.key, s.key, s.content.told()) for s in self.slots]
+        return made, slots, self.changes, self.returned.told(), [tree.told() for tree in self.shared], self.orders.told()
 
     def drop_traced(self) -> None:
         """Forget what existed only in the trace."""
-        self.values = [None] * len(self.values)
-        self.live = [None] * len(self.live)
-        self._handles.clear()
-        self._numbers.clear()
-        self._targets.clear()
+        self.values, self.live = [None] * len(self.values), [None] * len(self.live)
+        for known in (self._handles, self._numbers, self._targets):
+            known.clear()
         del self._effects, self._known, self._often, self._leaves, self._shared
 
     # -- trees, changes and places ----------------------------------------------------------------------------------------
@@ -305,8 +302,12 @@ class Outcome:
             assigned = v._extra is not None and v._extra.assigned
             self.changes.append(VariableChange(i, value, grad, assigned, anew))
 
+    def _is_own(self, x: object) -> bool:
+        """Tell whether something is a Variable that was not there before."""
+        return isinstance(x, Handle) and id(itself(x)) not in self._sources
+
     def _counts(self, content: object) -> bool:
-        """Tell whether something that was stored has Variables or arrays in it, or objects that lead to any."""
+        """Tell whether something that was stored has Variables or arrays (which may be others later) in it, or objects that lead to any."""
         try:
             leaves = flatten(content, self._known)[0]
         except Exception:  # noqa: BLE001 - classes of the user's may do anything
@@ -338,24 +339,28 @@ class Outcome:
                 plain.clear()
                 plain.update(before)
             return
+        new = {key: x for key, x in now.items() if key not in before and any(map(self._is_own, leaves_in(key)))}
+        if new:
+            self.slots.append(Slot(holder, NEW, self._tree([*new.items()]), held(MISSING)))
         for key in {**before, **now}:
             content, old = now.get(key, MISSING), before.get(key, MISSING)
             decides = isinstance(content, SWITCHES) and key in self._effects.names  # its code looks at it
-            if content is old or not (decides or self._counts(old if content is MISSING else content)):
-                continue  # arrays from before count, which may be others at the next call
+            if content is old or not (decides or key in new or self._counts(old if content is MISSING else content)):
+                continue
             plain[key] = old
             if old is MISSING:
                 del plain[key]
-            self.slots.append(Slot(holder, key, self._tree(content), held(old)))
+            if key not in new:
+                self.slots.append(Slot(holder, key, self._tree(content), held(old)))
 
     def _resized(self, holder: Stored, now: dict[Any, Any]) -> bool:
         """Note what a list, deque or set holds that has got another length; tell whether Variables, or what leads to them, are in it."""
         there = {*map(id, holder.before.values()), *map(id, self._effects.stood.values())}
         new = [x for x in now.values() if id(x) not in there]
-        if not any(self._counts(x) for x in (*holder.before.values(), *new)):
+        if not any(map(self._counts, (*holder.before.values(), *new))):
             return False
-        found = flatten(new, self._known)[0]
-        if any(isinstance(x, Tracer) or (isinstance(x, Handle) and id(itself(x)) not in self._sources) for x in found):
+        leaves = flatten(new, self._known)[0]
+        if any(isinstance(x, Tracer) or self._is_own(x) for x in leaves):
             msg = (
                 f"jit: the function adds a Variable to {spelled(holder.path)}, a {type(holder.place.at).__name__} that outlives it, "
                 "which only the Python that runs while it is traced could do; return the Variable, and add it outside"
@@ -372,11 +377,6 @@ def _target(v: Handle) -> Target | None:
     if v._segment is None:
         return None if v._extra is None else v._extra.node
     return resolved((v._segment, v._place.slot))
-
-
-def _told(tree: Tree) -> tuple[Any, ...]:
-    paths = [(i, x) for i, (kind, x) in enumerate(tree.leaves) if kind == FOUND]
-    return tree.structure, paths, fingerprint([(kind, None if kind == FOUND else x) for kind, x in tree.leaves])
 
 
 def _origins(segment: Segment, slot: int) -> tuple[bool, str | None, set[LeafNode], set[LeafNode]]:

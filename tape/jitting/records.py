@@ -190,7 +190,7 @@ def _is_made(x: object, known: Collection[int]) -> bool:
         if _is_leaf(y) or (contents := _contents(y)) is None:
             continue
         ahead += [z for z in contents if id(z) not in met]
-        met.update(map(id, ahead))
+        met.update(map(id, contents))
     return dataclasses.is_dataclass(x)
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from tape.callables.fingerprints import fingerprint
 from tape.callables.objects import MISSING
 from tape.callables.reach import Stored
 from tape.graph.kinds import Place
@@ -17,7 +18,7 @@ from tape.jitting.places import KeptArray, held, taken_apart_if_any
 # its path, a new container that stands elsewhere as well, or any other object.
 ARRAY, MADE, SAME, GRADIENT, FOUND, SHARED, PLAIN = range(7)
 ONE = jax.tree.structure(0)  # of a tree that is one leaf
-ALL = "all of it"
+ALL, NEW = "all of it", "by its new keys"
 
 
 class Made(NamedTuple):
@@ -45,6 +46,11 @@ class Tree(NamedTuple):
     structure: Any
     leaves: tuple[tuple[int, Any], ...]
 
+    def told(self) -> tuple[Any, ...]:
+        """Return what tells it from others."""
+        paths = [(i, x) for i, (kind, x) in enumerate(self.leaves) if kind == FOUND]
+        return self.structure, paths, fingerprint([(kind, None if kind == FOUND else x) for kind, x in self.leaves])
+
 
 class VariableChange(NamedTuple):
     """What becomes of a Variable from outside: a new value (a Made), another gradient (a Made, or -1 for none).
@@ -62,7 +68,8 @@ class VariableChange(NamedTuple):
 class Slot(NamedTuple):
     """A place (an attribute, an item) that holds something else afterwards, or nothing; what it ``held`` is a part of the program.
 
-    Of a list, deque or set that has got another length all of it is one place, which goes by the key ALL.
+    Of a list, deque or set that has got another length all of it is one place, which goes by the key ALL.  What a dict has by keys that
+    the step makes, such as the state of a parameter that it makes, goes by the key NEW, as pairs.
     """
 
     holder: Stored
@@ -80,6 +87,9 @@ class Slot(NamedTuple):
         place = self.holder.place
         if self.key is ALL:
             place.fill(dict(enumerate(content)))
+        elif self.key is NEW:
+            for key, x in content:
+                place.put(key, x)
         elif content is not MISSING:
             place.put(self.key, content)
         elif place.at_key(self.key) is not MISSING:

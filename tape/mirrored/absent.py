@@ -50,19 +50,19 @@ def _repair(name: str) -> str | None:
         repair = "an augmented assignment (variable += ... under tape.no_grad() for a leaf that requires grad), or variable.value = ..."
         return f"x.zero_grad() for the gradient of x, {repair}" if stem == "zero" else repair
     function = _elsewhere(name)
-    return None if function is None else f"tape.{function}({', '.join(['variable', *_further(_found(function))])})"
+    return None if function is None else f"tape.{function}({', '.join(['variable', *_further(_attribute_at(function))])})"
 
 
 def _elsewhere(name: str) -> str | None:
     """Return the function of a namespace that has this name."""
     for where in _NAMESPACES:
-        function = _found(f"{where}.{name}")
+        function = _attribute_at(f"{where}.{name}")
         if callable(function) and not isinstance(function, type):
             return f"{where}.{name}"
     return None
 
 
-def _found(path: str) -> Any:
+def _attribute_at(path: str) -> Any:
     where, _, name = path.rpartition(".")
     return getattr(importlib.import_module(f"jax.{where}"), name, None)
 

@@ -23,8 +23,7 @@ from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle
 from tape.graph.trees import flatten, leaves_of, mapped
 from tape.mirrored.roles import Roles, closes_over_inputs, quick_key, roles_of
-from tape.ops.interning import intern_op
-from tape.ops.kernel import Op
+from tape.ops.kernel import Op, intern_op
 from tape.programs.program import look
 from tape.recording import record
 from tape.recording.entering import kernel_on

@@ -70,7 +70,7 @@ def _here(fun: Callable[..., Any]) -> Callable[..., Any]:
         arrays = [x for x in given if isinstance(x, (np.ndarray, jax.Array))]
         if all(map(_is_plain, given)) and (len({x.dtype for x in arrays}) == 1 or all(x.dtype.kind != "f" for x in arrays)):
             with contextlib.suppress(Exception):  # JAX says what is wrong, or does what NumPy does not
-                results = host(*map(_brought, args), **{k: _brought(x) for k, x in kwargs.items()})
+                results = host(*map(_on_host, args), **{k: _on_host(x) for k, x in kwargs.items()})
                 return jax.tree.map(array_of, results)
         return fun(*args, **kwargs)
 
@@ -85,7 +85,7 @@ def _is_plain(x: Any) -> bool:
     return near and isinstance(x.dtype, np.dtype) and x.dtype.kind in "biuf"
 
 
-def _brought(x: object) -> object:
+def _on_host(x: object) -> object:
     return np.asarray(x) if isinstance(x, jax.Array) else x
 
 

@@ -13,8 +13,7 @@ from jax import lax
 from tape.errors import TapeValueError
 from tape.hooking.handles import RemovableHandle
 from tape.hooking.observing import OpHook, SeenOp
-from tape.ops.interning import intern_op
-from tape.ops.kernel import Op
+from tape.ops.kernel import Op, intern_op
 from tape.recording import record
 from tape.sweeps.seeds import describe
 from tape.sweeps.seeds import variables as listed

@@ -39,7 +39,7 @@ class Printer(Results):
         self.norms = norms
         self.file = file
 
-    def _made(self, op: SeenOp, results: Sequence[Any], *, backward: bool) -> None:
+    def _on_results(self, op: SeenOp, results: Sequence[Any], *, backward: bool) -> None:
         names = [described(v) for v in results]
         each = [None if value is None else norm(value) for value in values_of(results)] if self.norms else [None] * len(names)
         known = [i for i, n in enumerate(each) if n is not None]

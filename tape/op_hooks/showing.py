@@ -69,13 +69,13 @@ class Results(OpHook):
 
     def forward_postprocess(self, op: SeenOp, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:  # noqa: ARG002 - as the base class
         """See the outputs of an op."""
-        self._made(op, outputs, backward=False)
+        self._on_results(op, outputs, backward=False)
 
     def backward_postprocess(self, op: SeenOp, input_grads: tuple[Any, ...]) -> None:
         """See what an op adds to the gradients of its inputs."""
-        self._made(op, input_grads, backward=True)
+        self._on_results(op, input_grads, backward=True)
 
-    def _made(self, op: SeenOp, results: Sequence[Any], *, backward: bool) -> None:
+    def _on_results(self, op: SeenOp, results: Sequence[Any], *, backward: bool) -> None:
         raise NotImplementedError
 
 

@@ -76,7 +76,7 @@ class MemoryCounter(_Counting):
         rows = [MemoryRow(op, *counts) for op, counts in self._counts.items()]
         return sorted(rows, key=lambda row: -(row.output_bytes + row.cotangent_bytes))
 
-    def _made(self, op: SeenOp, results: Sequence[Any], *, backward: bool) -> None:
+    def _on_results(self, op: SeenOp, results: Sequence[Any], *, backward: bool) -> None:
         at = 2 if backward else 0
         counts = self._counts.setdefault(self._label(op), [0, 0, 0, 0])
         counts[at] += 1
@@ -155,7 +155,7 @@ class Timer(_Counting):
         started = time.perf_counter() if wait(before) else None
         self._running.stack.append([self._label(op), started, 0.0])  # the time of those inside it
 
-    def _made(self, op: SeenOp, results: Sequence[Any], *, backward: bool) -> None:
+    def _on_results(self, op: SeenOp, results: Sequence[Any], *, backward: bool) -> None:
         there = wait(results)
         now = time.perf_counter()
         name = self._label(op)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tape import jaxapi
 from tape.jaxapi import Jaxpr, JaxprEqn
-from tape.ops.linear import held_by
+from tape.ops.jaxprs import held_by
 
 _CALL = 25e-6  # to start a compiled kernel from Python
 _ELEMENT = 0.5e-9  # to read or write a number

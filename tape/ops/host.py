@@ -16,8 +16,8 @@ import numpy as np
 from jax import lax
 
 from tape import jaxapi
-from tape.ops.host_indexing import gather, put, scatter
-from tape.ops.host_sorting import sort, top_k
+from tape.ops.host_places import gather, put, scatter, sort, top_k
+from tape.ops.host_solving import cholesky, triangular_solve
 
 Host = Any  # an array of NumPy, or one of its scalars: of shape ()
 Call = Any  # a function of these, which returns one, or several in a list
@@ -334,6 +334,7 @@ _MAKERS: dict[str, Maker] = {
     "argmax": _position(np.argmax),
     "argmin": _position(np.argmin),
     "broadcast_in_dim": _broadcast,
+    "cholesky": cholesky(_FLOATS),
     "concatenate": lambda p, *_: lambda *xs: np.concatenate(xs, p["dimension"]),
     "convert_element_type": _convert,
     "copy": lambda *_: _itself,
@@ -377,6 +378,7 @@ _MAKERS: dict[str, Maker] = {
     "stack": lambda p, *_: lambda *xs: np.stack(xs, p["axis"]),
     "top_k": top_k(_FLOATS),
     "transpose": lambda p, *_: methodcaller("transpose", tuple(p["permutation"])),
+    "triangular_solve": triangular_solve(_FLOATS),
     "unstack": lambda p, *_: lambda x: list(np.moveaxis(x, p["axis"], 0)),
 }
 ON_HOST = {primitive: make for name, make in _MAKERS.items() if (primitive := jaxapi.primitive(name)) is not None}

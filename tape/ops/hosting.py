@@ -19,6 +19,7 @@ from tape import jaxapi
 from tape.configuration import checks_results
 from tape.graph.wengert import WengertList
 from tape.jaxapi import ClosedJaxpr
+from tape.ops import host_solving
 from tape.ops.building import is_number
 from tape.ops.host import ON_HOST
 from tape.ops.linear import Equation, flatten
@@ -57,6 +58,8 @@ _INNER = {
 }
 _PARTS = set(map(jaxapi.primitive, ("slice", "dynamic_slice", "gather")))  # of their operands they read a part
 _DOT = jaxapi.primitive("dot_general")
+_COND = jaxapi.primitive("cond")
+_PLATFORM = "platform_index"  # a primitive that no public module of JAX's has: which branch of a cond is for this platform
 
 
 Function = Callable[..., Any]
@@ -122,11 +125,9 @@ class _Writer:
                     return None
                 names.update(zip(entry.slots, results, strict=True))
                 continue
-            make = ON_HOST.get(entry.primitive)
-            call = None if make is None else make(entry.params, ins, outs)
+            call = self._call(entry, ins, outs)
             if call is None:
                 return None
-            self.cost += _cost(entry, ins, outs)
             named = [f"v{len(self._lines)}_{i}" for i in range(len(outs))]
             names.update(zip(entry.slots, named, strict=True))
             target = f"{' '.join(f'{name},' for name in named)}" if entry.primitive.multiple_results else named[0]
@@ -134,6 +135,39 @@ class _Writer:
         if not all(map(_is_known, listed.outputs)):
             return None
         return list(map(read, listed.outputs))
+
+    def _call(self, entry: Equation, ins: Sequence[Any], outs: Sequence[Any]) -> Function | None:
+        """Return what computes an equation, at its cost."""
+        if entry.primitive is _COND:
+            return self._choice(entry.params["branches"])
+        if entry.primitive.name == _PLATFORM:
+            return _platform_index(entry.params["platforms"])
+        make = ON_HOST.get(entry.primitive)
+        self.cost += 0.0 if make is None else _cost(entry, ins, outs)
+        return None if make is None else make(entry.params, ins, outs)
+
+    def _choice(self, branches: Sequence[ClosedJaxpr]) -> Function | None:
+        """Return what runs one of several jaxprs, by its number, at the cost of the dearest one."""
+        writers = [_Writer() for _ in branches]
+        functions = [writer.function(branch) for writer, branch in zip(writers, branches, strict=True)]
+        if None in functions or any(branch.effects for branch in branches):
+            return None
+        self.cost += max([writer.cost for writer in writers])
+        single = len(branches[0].out_avals) == 1
+        last = len(branches) - 1
+
+        def run(which: Host, *operands: Host) -> Sequence[Host]:
+            results: Any = functions[min(max(int(which), 0), last)](*operands)  # type: ignore[misc]
+            return (results,) if single else results
+
+        return run
+
+
+def _platform_index(platforms: Sequence[Sequence[str] | None]) -> Function | None:
+    """Return what tells which of several lists of platforms (None: any other one) is for the default one."""
+    here = jax.default_backend()
+    number = next((i for i, names in enumerate(platforms) if names is None or here in names), None)
+    return None if number is None else lambda: np.int32(number)
 
 
 def _fits(aval: Any) -> bool:
@@ -153,6 +187,7 @@ def _cost(entry: Equation, ins: Sequence[Any], outs: Sequence[Any]) -> float:
     if entry.primitive is _DOT:
         over = entry.params["dimension_numbers"][0][0]
         elements *= 2.0 * math.prod(ins[0].shape[d] for d in over) / _FLOPS
+    elements += host_solving.cost(entry.primitive.name, ins)
     return elements if entry.primitive in _PARTS else elements + sum(float(a.size) for a in ins)
 
 

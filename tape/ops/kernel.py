@@ -15,6 +15,7 @@ import jax
 from jax import lax
 
 from tape import jaxapi
+from tape.bounded import Bounded
 from tape.configuration import configuration
 from tape.graph.kinds import Kind, Role, cotangent_aval, differentiable, kinds_of, varying
 from tape.graph.length import bytes_of
@@ -23,7 +24,8 @@ from tape.ops import (
     rules,  # noqa: F401 - they are entered
 )
 from tape.ops.building import JaxprBuilder, rebuilt
-from tape.ops.linear import Equation, flatten, held_by
+from tape.ops.jaxprs import held_by
+from tape.ops.linear import Equation, flatten
 from tape.ops.pullback import check_own, pullback
 from tape.ops.residuals import Keep, inside, prune, pruned
 from tape.ops.running import Runner
@@ -376,3 +378,12 @@ def _forget(op: Op | None, key: Hashable) -> None:
         for kinds in [kinds for kinds, known in list(op._by_kinds.items()) if known is kernel]:
             op._by_kinds.pop(kinds, None)
         op.forms.clear()
+
+
+_BY_KEY: Bounded[Hashable, Op] = Bounded("ops", 1 << 14)
+
+
+def intern_op(key: Hashable, make: Callable[[], Op], ops: Bounded[Hashable, Op] = _BY_KEY) -> Op:
+    """Return the op known under ``key``, made at the first meeting: one that is made anew would make a new structure."""
+    op = ops[key] = ops.get(key) or make()  # the newest, also if it is known
+    return op

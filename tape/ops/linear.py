@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
-
-import jax
 
 from tape import jaxapi
 from tape.graph.wengert import Constant, Source, WengertList
-from tape.jaxapi import ClosedJaxpr, Jaxpr, JaxprEqn, Primitive
+from tape.jaxapi import ClosedJaxpr, JaxprEqn, Primitive
 from tape.ops import references
+from tape.ops.jaxprs import evaluated
 from tape.rules import parameters
 
 BACKWARD = "tape.backward_of_"  # and the number of cotangents: the name of the call that a backward of the user's is (tape.ops.apart)
@@ -38,53 +37,26 @@ def flatten(closed: ClosedJaxpr, *, wholly: bool = True) -> WengertList[Equation
     if references.changes_in_place(closed):
         closed = references.without(closed)
     listed: WengertList[Equation] = WengertList([v.aval for v in closed.jaxpr.invars])
-    listed.outputs = _inline(closed, tuple(range(listed.n_inputs)), listed, wholly)
+    listed.outputs = tuple(_inline(closed, range(listed.n_inputs), listed, wholly))
     return listed
 
 
-def _inline(closed: ClosedJaxpr, inputs: tuple[Source, ...], into: WengertList[Equation], wholly: bool) -> tuple[Source, ...]:
-    env: dict[Any, Source] = dict(zip(closed.jaxpr.invars, inputs, strict=True))
-    env.update((v, Constant(c, v.aval)) for v, c in zip(closed.jaxpr.constvars, closed.consts, strict=True))
-
-    def read(atom: jaxapi.Var | jaxapi.Literal) -> Source:
-        return Constant(atom.val, atom.aval) if isinstance(atom, jaxapi.Literal) else env[atom]
-
-    for eqn in closed.jaxpr.eqns:
-        operands = tuple(map(read, eqn.invars))
+def _inline(closed: ClosedJaxpr, inputs: Sequence[Source], into: WengertList[Equation], wholly: bool) -> Sequence[Source]:
+    def entered(eqn: JaxprEqn, operands: list[Source]) -> Sequence[Source]:
         key = jaxapi.CALL_JAXPR_PARAMS.get(eqn.primitive)
         if key is not None and (wholly or not cotangents_of(eqn)):
-            results = _inline(jaxapi.closed(eqn.params[key]), operands, into, wholly)
-            env.update(zip(eqn.outvars, results, strict=True))
-            continue
+            return _inline(jaxapi.closed(eqn.params[key]), operands, into, wholly)
         first = len(into.avals)
         into.avals.extend(v.aval for v in eqn.outvars)
         slots = tuple(range(first, len(into.avals)))
-        into.entries.append(Equation(eqn, operands, slots))
-        env.update(zip(eqn.outvars, slots, strict=True))
-    return tuple(map(read, closed.jaxpr.outvars))
+        into.entries.append(Equation(eqn, tuple(operands), slots))
+        return slots
+
+    consts = [Constant(c, v.aval) for v, c in zip(closed.jaxpr.constvars, closed.consts, strict=True)]
+    return evaluated(closed.jaxpr, consts, inputs, entered, lambda atom: Constant(atom.val, atom.aval))
 
 
 def cotangents_of(eqn: JaxprEqn) -> int:
     """Return how many cotangents the backward of the user's has that an equation is, its last operands; 0 for any other equation."""
     name = str(eqn.params.get("name"))
     return int(name.removeprefix(BACKWARD)) if name.startswith(BACKWARD) else 0
-
-
-def equations_in(jaxpr: Jaxpr) -> Iterator[JaxprEqn]:
-    """Return the equations of a jaxpr, and those inside of them."""
-    for eqn in jaxpr.eqns:
-        yield eqn
-        for inner in held_by(eqn):
-            yield from equations_in(inner)
-
-
-def calls_back(closed: ClosedJaxpr) -> bool:
-    """Tell whether a jaxpr calls Python, or other code of the user's, which may fail when it runs."""
-    return any("callback" in eqn.primitive.name or eqn.primitive.name == "ffi_call" for eqn in equations_in(closed.jaxpr))
-
-
-def held_by(eqn: JaxprEqn) -> list[Jaxpr]:
-    """Return the jaxprs that an equation holds."""
-    leaves = jax.tree.leaves(list(eqn.params.values()))  # jaxprs are leaves
-    held = [inner for inner in leaves if isinstance(inner, (jaxapi.Jaxpr, jaxapi.ClosedJaxpr))]
-    return [inner.jaxpr if isinstance(inner, jaxapi.ClosedJaxpr) else inner for inner in held]  # an open one may have constants

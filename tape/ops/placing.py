@@ -11,8 +11,7 @@ from jax import lax
 from jax.sharding import NamedSharding
 
 from tape.graph.kinds import DIFFERENTIABLE, Kind, kind_of
-from tape.ops.interning import intern_op
-from tape.ops.kernel import Kernel, Op
+from tape.ops.kernel import Kernel, Op, intern_op
 
 
 def placing(sharding: NamedSharding, name: str = "sharding") -> Op:

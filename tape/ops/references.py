@@ -18,6 +18,7 @@ from jax import lax
 from tape import jaxapi
 from tape.errors import TapeTypeError
 from tape.jaxapi import ClosedJaxpr, JaxprEqn
+from tape.ops.jaxprs import evaluated
 from tape.rules import parameters
 
 _CALLED: dict[Any, str] = {**jaxapi.CALL_JAXPR_PARAMS, jaxapi.primitive("remat"): "jaxpr"}
@@ -70,15 +71,7 @@ def _refuse(what: str) -> NoReturn:
 
 def _run(closed: ClosedJaxpr, inputs: Sequence[Any]) -> list[Any]:
     """Run a jaxpr with cells in place of arrays that are changed; inputs may be cells."""
-    env: dict[Any, Any] = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
-    env.update(zip(closed.jaxpr.invars, inputs, strict=True))
-
-    def read(atom: object) -> Any:
-        return atom.val if isinstance(atom, jaxapi.Literal) else env[atom]
-
-    for eqn in closed.jaxpr.eqns:
-        env.update(zip(eqn.outvars, _apply(eqn, list(map(read, eqn.invars))), strict=True))
-    return list(map(read, closed.jaxpr.outvars))
+    return evaluated(closed.jaxpr, closed.consts, inputs, _apply)
 
 
 def _apply(eqn: JaxprEqn, ins: list[Any]) -> Sequence[Any]:

@@ -12,7 +12,7 @@ import numpy as np
 from tape import jaxapi
 from tape.ops.costs import Cost, cost_of
 from tape.ops.hosting import LIGHT, at_first, hosted, runs
-from tape.ops.linear import calls_back
+from tape.ops.jaxprs import calls_back
 
 # In the order of their worth; XLA's older emitter of loops takes half the time of its new one.
 _OPTIONS: dict[str, Any] = {

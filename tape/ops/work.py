@@ -15,7 +15,7 @@ from tape import jaxapi
 from tape.graph.length import bytes_of
 from tape.jaxapi import Jaxpr, JaxprEqn, words
 from tape.ops.costs import products
-from tape.ops.linear import held_by
+from tape.ops.jaxprs import held_by
 
 _MOVES = words(
     "broadcast_in_dim reshape transpose squeeze expand_dims slice dynamic_slice dynamic_update_slice gather scatter concatenate pad "

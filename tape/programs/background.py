@@ -6,16 +6,19 @@ import atexit
 import contextlib
 import os
 import queue
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from jax.stages import Wrapped
 
 from tape.configuration import applying, configuration
 from tape.graph.meters import METERS, measured
 from tape.locks import holding
+
+YIELDING = 5e-4  # seconds after which the background hands on Python's lock: a step of a loop takes it often, and JAX traces for 10 ms
 
 
 class Job:
@@ -132,12 +135,26 @@ def _start() -> None:
         _THREAD.append(thread)
 
 
+@contextlib.contextmanager
+def _yielding() -> Iterator[None]:
+    """Have threads hand on Python's lock sooner for a while, unless the user changes how soon meanwhile."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(before, YIELDING))
+    ours = sys.getswitchinterval()
+    try:
+        yield
+    finally:
+        if sys.getswitchinterval() == ours:
+            sys.setswitchinterval(before)
+
+
 def _work() -> None:
     while (job := _QUEUE.get()) is not None:
-        with contextlib.suppress(IndexError):  # nothing is left, or the interpreter ends
-            while True:
-                _FIRST.popleft().run()
-        job.run()
+        with _yielding():
+            with contextlib.suppress(IndexError):  # nothing is left, or the interpreter ends
+                while True:
+                    _FIRST.popleft().run()
+            job.run()
         del job  # what it refers to must not live until the next one comes
 
 

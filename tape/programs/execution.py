@@ -102,11 +102,12 @@ class Program(layout.Choice):
     def _run(self, state: State, leaves: Sequence[Any]) -> Sequence[Any]:
         interpreted()
         entries, slots = needed_entries(state, self.keep)
-        kernels = {e.kernel for e in entries}
+        listed = [e.kernel for e in entries]
+        kernels = set(listed)
         unmet = {kernel for kernel in kernels if kernel.unmet}  # before anybody asks how they run
         home = at_home(leaves)
         if not checks_results():  # one program for all would show what is wrong with its results only
-            bought = self._meet(state, leaves, entries)
+            bought = self._meet(state, leaves, entries, listed)
             if self.executable is not None:
                 STATS.hits += not bought
                 STATS.executed += self.size
@@ -136,11 +137,11 @@ class Program(layout.Choice):
             ran_alone(self.site, entries, new=self._meetings is not None and self._meetings.times == 1)
         return results
 
-    def _meet(self, state: State, leaves: Sequence[Any], entries: Sequence[Step]) -> bool:
+    def _meet(self, state: State, leaves: Sequence[Any], entries: Sequence[Step], listed: Sequence[Kernel]) -> bool:
         """Take the compiled program where it is due, or else have it compiled where that is worthwhile; tell whether it was at once."""
         if self.executable is not None:
             return False
-        kernels = self._first(state, leaves, entries) if self._meetings is None else ()
+        kernels = self._first(state, leaves, listed) if self._meetings is None else ()
         meetings = self._meetings
         assert meetings is not None
         meetings.count()
@@ -182,9 +183,8 @@ class Program(layout.Choice):
         self._take(state, meetings, len(leaves))
         return bought
 
-    def _first(self, state: State, leaves: Sequence[Any], entries: Sequence[Step]) -> Iterable[Kernel]:
-        """Begin to count meetings, or go on with those of a structure that computes the same; return the kernels."""
-        kernels = [entry.kernel for entry in entries]
+    def _first(self, state: State, leaves: Sequence[Any], kernels: Sequence[Kernel]) -> Iterable[Kernel]:
+        """Begin to count meetings, or go on with those of a structure that computes the same; return its ``kernels``, each once."""
         counted = Counter(kernels)
         self.size = len(kernels)
         self._several = several(leaves)

@@ -16,7 +16,7 @@ from tape.graph.constants import known_array
 from tape.ops.hosting import Host, owned
 from tape.programs import background
 
-_OFTEN = 256  # values, in calls with these shapes, at 20 to 100 us; then a program, compiled in 10 ms, will hand one on in 6 us, four in 16
+_OFTEN = 64  # values, in calls with these shapes, at 20 to 100 us; then a program, compiled in 10 ms, will hand one on in 6 us, four in 16
 
 _SEEN: Bounded[Any, int | background.Job] = Bounded("transfers", 4096)  # how many there were, or what compiles their program
 _put = jax.jit(lambda *arrays: arrays)

@@ -16,8 +16,8 @@ from tape.bounded import Bounded
 from tape.configuration import Configuration, configuration
 from tape.graph.trie import Step
 from tape.jaxapi import Literal
+from tape.ops.jaxprs import held_by
 from tape.ops.kernel import Kernel
-from tape.ops.linear import held_by
 from tape.terminal import placed
 
 _PERIOD = 512  # ops in a turn of a loop, at most

@@ -292,12 +292,8 @@ forgot = layout.chosen("forgot")  # what :func:`trim` does where it is known tha
 
 def spent(state: State, released: frozenset[int]) -> bool:
     """Tell whether no sweep goes through a structure any more, from wherever, once these entries are released."""
-    for step in state.path():
-        if not step.ends and step.depth not in released:
-            for place in step.places:
-                if place.kind.requires_grad and place.slot not in state.cut:
-                    return False
-    return True
+    left = [step for step in state.path() if step.places and not step.ends and step.depth not in released]
+    return not any(place.kind.requires_grad and place.slot not in state.cut for step in left for place in step.places)
 
 
 def _let_go(segment: Segment, run: Run, live: tuple[int, ...]) -> int:

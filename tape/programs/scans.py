@@ -15,25 +15,24 @@ import numpy as np
 from jax import lax
 
 from tape import jaxapi
-from tape.graph.trie import Step
 from tape.programs.columns import Ahead, Column
 from tape.programs.loops import Carried, Flow, Ints, Loop, Outside, Result, Same
 from tape.programs.naming import inline
 from tape.programs.rows import puts_together, takes_apart
-from tape.programs.totals import totals
+from tape.programs.totals import Source, totals
 
 
 class Writing:
     """A function while JAX traces it: the values so far, and the arrays whose rows are values."""
 
     def __init__(self, flow: Flow, values: dict[int, Any]) -> None:
-        self._entries = flow.entries
-        self._values = values
+        self.entries = flow.entries
+        self.values = values
         self._avals: dict[int, Any] = {}
         self._stacks: list[Any] = []
         self._stack = np.full(flow.size, -1, np.int64)  # by slot: the stack that has its value, and the row
         self._row = np.zeros(flow.size, np.int64)
-        self._ahead = Ahead()
+        self.ahead = Ahead()
 
     def stack(self, array: Any, slots: Sequence[int], avals: dict[int, Any]) -> None:
         """Take the rows of an array for the values of some slots."""
@@ -46,10 +45,10 @@ class Writing:
 
     def value(self, slot: int) -> Any:
         """Return the value of a slot."""
-        value = self._values.get(slot)
+        value = self.values.get(slot)
         if value is None:
             row = lax.index_in_dim(self._stacks[self._stack[slot]], int(self._row[slot]), keepdims=False)
-            value = self._values[slot] = fitted(row, self._avals[slot])
+            value = self.values[slot] = fitted(row, self._avals[slot])
         return value
 
     def whole(self, loops: Sequence[Loop], keep: Sequence[int]) -> list[Any]:
@@ -59,115 +58,27 @@ class Writing:
             self.straight(done, loop.start)
             self.loop(loop)
             done = loop.end
-        self.straight(done, len(self._entries))
+        self.straight(done, len(self.entries))
         return [self.value(slot) for slot in keep]
 
     def straight(self, start: int, end: int) -> None:
         """Write entries one after the other."""
-        for entry in self._entries[start:end]:
+        for entry in self.entries[start:end]:
             results = entry.kernel.out_avals
             if takes_apart(entry):
                 rows = lax.reshape(self.value(entry.inputs[0]), (len(results), *results[0].shape))
                 self.stack(rows, entry.slots, dict(zip(entry.slots, results, strict=True)))
             elif puts_together(entry):
-                rows = self._together(entry.inputs, entry.kernel.in_avals[0])
-                self._values[entry.slots[0]] = fitted(lax.reshape(rows, results[0].shape), results[0])
+                rows = self.together(entry.inputs, entry.kernel.in_avals[0])
+                self.values[entry.slots[0]] = fitted(lax.reshape(rows, results[0].shape), results[0])
             else:
-                self._values.update(zip(entry.slots, inline(entry)(*[self.value(s) for s in entry.inputs]), strict=True))
+                self.values.update(zip(entry.slots, inline(entry)(*[self.value(s) for s in entry.inputs]), strict=True))
 
     def loop(self, loop: Loop) -> None:
         """Write a loop."""
-        turn = self._entries[loop.start : loop.start + loop.period]
-        gathered: dict[tuple[int, ...], int] = {}  # numbers in the list of what has a row for each turn
-        given: list[Any] = []
-        columns: dict[tuple[int, ...], Column] = {}
-        registers: dict[Carried, int] = {}  # numbers in the list of what is carried
-        held: list[tuple[Any, ...]] = []
-        added = {total.source: total for total in totals(turn, loop)}
-        for entry, sources in zip(turn, loop.reads, strict=True):
-            for source, aval in zip(sources, entry.kernel.in_avals, strict=True):
-                if source in added:
-                    continue
-                if isinstance(source, Carried) and source not in registers:
-                    kind = _aval(turn, source.result)
-                    registers[source] = len(held)
-                    held.append(tuple([fitted(self.value(s), kind) for s in source.initial]))
-                elif isinstance(source, Outside) and len(source.slots) == 1:
-                    self.value(source.slots[0])
-                elif isinstance(source, Outside) and source.slots not in columns and source.slots not in gathered:
-                    there = self._rows(source.slots)
-                    if there is None:
-                        gathered[source.slots] = len(given)
-                        given.append(self._together(source.slots, aval))
-                    else:
-                        columns[source.slots] = there
-        values = self._values
+        _Scan(self, loop).write()
 
-        def column(slots: tuple[int, ...]) -> Column:
-            return columns[slots] if slots in columns else Column(given[gathered[slots]], 0, 1)
-
-        parts = self._ahead.parts(turn, loop.reads, loop.count, column, values)
-        newest = {source.result: i for source, i in registers.items()}
-        multiplied = dict.fromkeys(source for total in added.values() for source in total.operands)
-        each = dict.fromkeys([*loop.each, *[r for r in loop.last if r not in newest and not _numeric(_aval(turn, r))]])
-        each |= dict.fromkeys(source.result for source in multiplied if isinstance(source, Same))
-        before = [source for source in multiplied if isinstance(source, Carried)]
-        sums = {total.result for total in added.values()}
-        last = [r for r in loop.last if r not in newest and r not in each and r not in sums]
-        blank = [lax.full((a := _aval(turn, r)).shape, 0, a.dtype) for r in last]
-
-        def body(carry: Any, given: list[Any]) -> Any:
-            number, held, _ = carry
-            results: list[Sequence[Any]] = []
-
-            def read(source: Same | Carried | Outside, aval: Any) -> Any:
-                if isinstance(source, Same):
-                    return results[source.result[0]][source.result[1]]
-                if source in added:  # nobody reads what is made of it
-                    return fitted(lax.full(aval.shape, 0, aval.dtype), aval)
-                if isinstance(source, Carried):
-                    return held[registers[source]][0]
-                if len(source.slots) == 1:
-                    return values[source.slots[0]]
-                if source.slots in gathered:
-                    return fitted(given[gathered[source.slots]], aval)
-                return fitted(columns[source.slots].row(number), aval)
-
-            def result(of: Result) -> Any:
-                return fitted(results[of[0]][of[1]], _aval(turn, of))
-
-            for entry, sources, (run, ahead) in zip(turn, loop.reads, parts, strict=True):
-                known = [fitted(c.row(number), aval) for c, aval in ahead]
-                results.append(inline(entry, run)(*[read(s, a) for s, a in zip(sources, entry.kernel.in_avals, strict=True)], *known))
-            further = [(*register[1:], result(source.result)) for source, register in zip(registers, held, strict=True)]
-            finals = [fitted(result(r), jax.typeof(b)) for r, b in zip(last, blank, strict=True)]
-            return (number + 1, further, finals), ([result(r) for r in each], [held[registers[source]][0] for source in before])
-
-        (_, further, finals), (stacks, carried) = lax.scan(body, (jnp.int32(0), held, blank), given, length=loop.count)
-        arrays = dict(zip(each, stacks, strict=True))
-        for r, array in arrays.items():
-            if r in loop.each:
-                self.stack(array, loop.each[r], dict.fromkeys(loop.each[r], _aval(turn, r)))
-            elif r in loop.last:
-                values[loop.last[r]] = lax.index_in_dim(array, loop.count - 1, keepdims=False)
-        for r, slot in loop.last.items():
-            if r in newest:
-                values[slot] = further[newest[r]][-1]
-            elif r in last:
-                values[slot] = fitted(finals[last.index(r)], _aval(turn, r))
-
-        def rows(source: Same | Carried | Outside) -> Any:
-            if isinstance(source, Same):
-                return arrays[source.result]
-            return column(source.slots).whole(loop.count) if isinstance(source, Outside) else carried[before.index(source)]
-
-        for source, total in added.items():
-            aval = _aval(turn, total.result)
-            start = fitted(self.value(source.initial[0]), aval)
-            value = inline(total.step, total.of)(start, [rows(operand) for operand in total.operands])
-            values[loop.last[total.result]] = fitted(value, aval)
-
-    def _together(self, slots: Sequence[int], aval: Any) -> Any:
+    def together(self, slots: Sequence[int], aval: Any) -> Any:
         """Return the array whose rows are the values of slots: what there is of it in other ones is taken at once."""
         stacks, rows = self._stack[list(slots)], self._row[list(slots)]
         parts = []
@@ -183,13 +94,134 @@ class Writing:
             start = end
         return parts[0] if len(parts) == 1 else lax.concatenate(parts, 0)
 
-    def _rows(self, slots: tuple[int, ...]) -> Column | None:
+    def rows(self, slots: tuple[int, ...]) -> Column | None:
         """Return the array whose rows are the values of slots, the first row and the distance to the next; None where there is none."""
         stacks, rows = self._stack[list(slots)], self._row[list(slots)]
         step = int(rows[1] - rows[0])
         if stacks[0] < 0 or (stacks != stacks[0]).any() or not step or (np.diff(rows) != step).any():
             return None
         return Column(self._stacks[stacks[0]], int(rows[0]), step)
+
+
+class _Scan:
+    """A loop as one ``lax.scan``: what its turns are given, a row for each; what they carry; and what they leave."""
+
+    def __init__(self, writing: Writing, loop: Loop) -> None:
+        self._writing = writing
+        self._loop = loop
+        self._turn = writing.entries[loop.start : loop.start + loop.period]
+        self._added = {total.source: total for total in totals(self._turn, loop)}
+        self._gathered: dict[tuple[int, ...], int] = {}  # numbers in the list of what has a row for each turn
+        self._given: list[Any] = []
+        self._columns: dict[tuple[int, ...], Column] = {}
+        self._registers: dict[Carried, int] = {}  # numbers in the list of what is carried
+        self._held: list[tuple[Any, ...]] = []
+        for entry, sources in zip(self._turn, loop.reads, strict=True):
+            for source, aval in zip(sources, entry.kernel.in_avals, strict=True):
+                self._take(source, aval)
+        self._parts = writing.ahead.parts(self._turn, loop.reads, loop.count, self._column, writing.values)
+
+        self._newest = {source.result: i for source, i in self._registers.items()}
+        multiplied = dict.fromkeys(source for total in self._added.values() for source in total.operands)
+        self._before = [source for source in multiplied if isinstance(source, Carried)]
+        alone = [r for r in loop.last if r not in self._newest]
+        each = [*loop.each, *[r for r in alone if not _numeric(self._aval(r))], *[s.result for s in multiplied if isinstance(s, Same)]]
+        self._each = dict.fromkeys(each)
+        sums = {total.result for total in self._added.values()}
+        self._last = [r for r in alone if r not in self._each and r not in sums]
+
+    def _aval(self, result: Result) -> Any:
+        return self._turn[result[0]].kernel.out_avals[result[1]]
+
+    def _take(self, source: Source, aval: Any) -> None:
+        """Have what the turns read of a source from before the loop."""
+        writing = self._writing
+        if source in self._added or isinstance(source, Same):
+            return
+        if isinstance(source, Carried):
+            if source not in self._registers:
+                kind = self._aval(source.result)
+                self._registers[source] = len(self._held)
+                self._held.append(tuple([fitted(writing.value(s), kind) for s in source.initial]))
+        elif len(source.slots) == 1:
+            writing.value(source.slots[0])
+        elif source.slots not in self._columns and source.slots not in self._gathered:
+            there = writing.rows(source.slots)
+            if there is None:
+                self._gathered[source.slots] = len(self._given)
+                self._given.append(writing.together(source.slots, aval))
+            else:
+                self._columns[source.slots] = there
+
+    def _column(self, slots: tuple[int, ...]) -> Column:
+        return self._columns[slots] if slots in self._columns else Column(self._given[self._gathered[slots]], 0, 1)
+
+    def write(self) -> None:
+        """Write the loop, and hand out what it leaves."""
+        blank = [lax.full((aval := self._aval(r)).shape, 0, aval.dtype) for r in self._last]
+        start = (jnp.int32(0), self._held, blank)
+        (_, held, finals), (stacks, carried) = lax.scan(self._body, start, self._given, length=self._loop.count)
+        arrays = dict(zip(self._each, stacks, strict=True))
+        self._hand_out(arrays, held, finals)
+        self._add(arrays, carried)
+
+    def _body(self, carry: Any, given: list[Any]) -> Any:
+        """One turn."""
+        number, held, blank = carry
+        results: list[Sequence[Any]] = []
+
+        def read(source: Source, aval: Any) -> Any:
+            if isinstance(source, Same):
+                return results[source.result[0]][source.result[1]]
+            if source in self._added:  # nobody reads what is made of it
+                return fitted(lax.full(aval.shape, 0, aval.dtype), aval)
+            if isinstance(source, Carried):
+                return held[self._registers[source]][0]
+            if len(source.slots) == 1:
+                return self._writing.values[source.slots[0]]
+            if source.slots in self._gathered:
+                return fitted(given[self._gathered[source.slots]], aval)
+            return fitted(self._columns[source.slots].row(number), aval)
+
+        def result(of: Result) -> Any:
+            return fitted(results[of[0]][of[1]], self._aval(of))
+
+        for entry, sources, (run, ahead) in zip(self._turn, self._loop.reads, self._parts, strict=True):
+            known = [fitted(column.row(number), aval) for column, aval in ahead]
+            results.append(inline(entry, run)(*[read(s, a) for s, a in zip(sources, entry.kernel.in_avals, strict=True)], *known))
+        further = [(*register[1:], result(source.result)) for source, register in zip(self._registers, held, strict=True)]
+        finals = [fitted(result(r), jax.typeof(x)) for r, x in zip(self._last, blank, strict=True)]
+        rows = [result(r) for r in self._each], [held[self._registers[source]][0] for source in self._before]
+        return (number + 1, further, finals), rows
+
+    def _hand_out(self, arrays: dict[Result, Any], held: list[tuple[Any, ...]], finals: list[Any]) -> None:
+        """Give the slots behind the loop their values: the rows of arrays, and what the last turn left."""
+        writing, loop = self._writing, self._loop
+        for result, array in arrays.items():
+            if result in loop.each:
+                writing.stack(array, loop.each[result], dict.fromkeys(loop.each[result], self._aval(result)))
+            elif result in loop.last:
+                writing.values[loop.last[result]] = lax.index_in_dim(array, loop.count - 1, keepdims=False)
+        for result, slot in loop.last.items():
+            if result in self._newest:
+                writing.values[slot] = held[self._newest[result]][-1]
+            elif result in self._last:
+                writing.values[slot] = fitted(finals[self._last.index(result)], self._aval(result))
+
+    def _add(self, arrays: dict[Result, Any], carried: list[Any]) -> None:
+        """Add up what the turns only add up."""
+        writing, loop = self._writing, self._loop
+
+        def rows(source: Source) -> Any:
+            if isinstance(source, Same):
+                return arrays[source.result]
+            return self._column(source.slots).whole(loop.count) if isinstance(source, Outside) else carried[self._before.index(source)]
+
+        for source, total in self._added.items():
+            aval = self._aval(total.result)
+            start = fitted(writing.value(source.initial[0]), aval)
+            value = inline(total.step, total.of)(start, [rows(operand) for operand in total.operands])
+            writing.values[loop.last[total.result]] = fitted(value, aval)
 
 
 def _chosen_rows(array: Any, rows: Ints) -> Any:
@@ -199,10 +231,6 @@ def _chosen_rows(array: Any, rows: Ints) -> Any:
         return array[rows]
     part = lax.slice_in_dim(array, int(rows.min()), int(rows.max()) + 1)
     return part if step > 0 else lax.rev(part, (0,))
-
-
-def _aval(turn: Sequence[Step], result: Result) -> Any:
-    return turn[result[0]].kernel.out_avals[result[1]]
 
 
 def _numeric(aval: Any) -> bool:

@@ -45,7 +45,7 @@ def known(
         return None
     if home:
         work = {kernel: kernel.rent - HOSTED for kernel in kernels if not kernel.is_light}
-        if sum([work.get(e.kernel, 0.0) for e in entries]) < WORK * len(entries):
+        if not work or sum([work.get(e.kernel, 0.0) for e in entries]) < WORK * len(entries):
             return None
     if any(kernel.pinned for kernel in kernels) or not all(map(on_one_device, leaves)):
         return None

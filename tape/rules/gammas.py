@@ -115,15 +115,15 @@ _FEW = 64  # zeros left of 0 that are known to further digits
 def _taylor(x: Any, count: int) -> list[Any]:
     """Taylor's coefficients of digamma at a Decimal, or an array of doubles: by recurrence and asymptotic series."""
     inverses = [1 / (x + k) for k in range(_FEW + 40)]
-    z, powers, found = x + len(inverses), inverses, []
+    z, powers, coefficients = x + len(inverses), inverses, []
     for j in range(count):
         total = z ** -(j + 1) / 2 + (z**-j / j if j else -(z.ln() if isinstance(z, Decimal) else np.log(z)))
         for k, (over, under) in enumerate(_RATIOS, 1):
             total += z ** -(2 * k + j) * (over * comb(2 * k + j - 1, j)) / (2 * k * under)
         total += sum(powers)
-        found.append(total if j % 2 else -total)
+        coefficients.append(total if j % 2 else -total)
         powers = [power * inverse for power, inverse in zip(powers, inverses, strict=True)]
-    return found
+    return coefficients
 
 
 @functools.cache

@@ -20,7 +20,7 @@ from tape.graph.length import ends_long
 from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, Segment, V
 from tape.graph.trie import RECORD, SWEEP, State
-from tape.ops.linear import calls_back
+from tape.ops.jaxprs import calls_back
 from tape.programs.program import run_pending
 from tape.programs.retention import trimmed
 from tape.recording import record

@@ -26,8 +26,7 @@ from tape.graph.watcher import NOBODY
 from tape.graph.writing import swept
 from tape.hooking.handles import calling, replacement
 from tape.hooking.observing import Observer
-from tape.ops.interning import intern_op
-from tape.ops.kernel import Op
+from tape.ops.kernel import Op, intern_op
 from tape.programs.failures import naming
 from tape.programs.program import run_pending
 from tape.programs.retention import leaf_slots

@@ -23,8 +23,7 @@ from tape.graph import boundary
 from tape.graph.kinds import why_unrecorded
 from tape.graph.segment import Handle, itself, made_at
 from tape.jaxapi import X64
-from tape.ops.interning import intern_op
-from tape.ops.kernel import Op
+from tape.ops.kernel import Op, intern_op
 from tape.recording import record
 
 

@@ -252,7 +252,7 @@ class Sweep:
         waiting[slot] = emission.add(waiting.get(slot), cotangent)
 
     def _sweep_segment(self, segment: Segment, cotangents: dict[int, Any]) -> None:
-        taken = self._taken(segment, cotangents) if segment.run is not None else ()
+        added = self._add_in_turn(segment, cotangents) if segment.run is not None else ()
         slots = tuple(sorted(cotangents))
         while True:
             if segment.run is None:
@@ -272,7 +272,7 @@ class Sweep:
         self._pass_on(segment, state, outputs.items())
         if LOCAL.scope.notes is not None:
             LOCAL.scope.notes.grew()
-        for totals, key, total in taken:
+        for totals, key, total in added:
             if totals[key] is None:  # nothing was added, for nothing flows there
                 totals[key] = total
 
@@ -283,7 +283,7 @@ class Sweep:
             totals = self._heap, self._cotangents, self.gradients, self._swept
             swept_on(*totals, self.part, self.arrive, configuration(), about_plans(), ADD, heapq.heappop, heapq.heappush)
 
-    def _taken(self, segment: Segment, cotangents: dict[int, Any]) -> Sequence[tuple[dict[Any, Any], Any, Any]]:
+    def _add_in_turn(self, segment: Segment, cotangents: dict[int, Any]) -> Sequence[tuple[dict[Any, Any], Any, Any]]:
         """Have an entry that ran alone, and reads a value twice, add its two terms to the total that there is, one after the other.
 
         So do longer segments, and JAX.  The sum of the two first would be the same but for rounding, and XLA fuses it worse.  The totals
@@ -292,16 +292,16 @@ class Sweep:
         inputs = segment.state.inputs
         if segment.state.depth > len(segment.leaves) + 1 or len(set(inputs)) == len(inputs):
             return ()
-        taken: list[tuple[dict[Any, Any], Any, Any]] = []
+        added: list[tuple[dict[Any, Any], Any, Any]] = []
         for slot in sorted(set(inputs).intersection(segment.origins).difference(cotangents)):
             target = resolved(segment.origins[slot])
             totals: dict[Any, Any] = self.gradients if isinstance(target, LeafNode) else self._cotangents.get(target[0], {})
             key = target if isinstance(target, LeafNode) else target[1]
             if totals.get(key) is not None:
                 cotangents[slot] = totals[key]
-                taken.append((totals, key, totals[key]))
+                added.append((totals, key, totals[key]))
                 totals[key] = None  # until it comes back, as the new total
-        return taken
+        return added
 
     def part(self, plan: Plan, segment: Segment) -> None:
         """Run what is written before a segment is swept by ``plan``, if a program ends there."""

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
-def coloured(stream: Any = None) -> bool:
-    """Tell whether a stream (the standard output) is a terminal that is to have colours (``NO_COLOR`` and ``FORCE_COLOR`` are heeded)."""
+def coloured() -> bool:
+    """Tell whether the standard output is a terminal that is to have colours (``NO_COLOR`` and ``FORCE_COLOR`` are heeded)."""
     if os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("FORCE_COLOR"):
         return True
-    return is_terminal(stream) and os.environ.get("TERM") != "dumb"
+    return is_terminal() and os.environ.get("TERM") != "dumb"
 
 
 def is_terminal(stream: Any = None) -> bool:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape import jaxapi
-from tape.graph.lines import is_foreign
+from tape.graph.lines import line_of
 from tape.jaxapi import ClosedJaxpr, JaxprEqn
 from tape.ops.pullback import pullback
 from tape.testing.evidence import Evidence
@@ -23,7 +23,6 @@ from tape.testing.precise import RULE_PRIMITIVES, Precise, inner
 
 MOST = 40  # equations that are looked at
 _TAPE = str(pathlib.Path(jaxapi.__file__).parent)
-_JAXLIB = ("jaxlib", "importlib")
 
 
 class _Collector(Precise):
@@ -91,7 +90,7 @@ def birth(evidence: Evidence, pair: int | None) -> str:
         for x, (r, _) in zip(_inexact(inputs), zip(*both, strict=True), strict=True):
             lost = ~np.isfinite(np.asarray(r))
             if lost.any() and np.all(np.isfinite(np.asarray(x))):
-                at = line_of(eqn)
+                at = place_of(eqn)
                 value = f"{complex(np.asarray(x)[lost].flat[0]):g}" if np.iscomplexobj(x) else f"{float(np.asarray(x)[lost].flat[0]):g}"
                 return f"{eqn.primitive.name}({value})" + (f" at {at}" if at else "") + (", masked by where" if masked else "")
     return ""
@@ -163,7 +162,7 @@ def _differs(r: np.ndarray, g: np.ndarray) -> bool:
 def _named(eqn: JaxprEqn) -> str:
     closed = inner(eqn) if eqn.primitive.name in RULE_PRIMITIVES else None
     info: Any = getattr(closed.jaxpr, "debug_info", None) if closed is not None else None
-    called = line_of(eqn)
+    called = place_of(eqn)
     if info is None:
         name = f"the rule of the primitive {eqn.primitive.name}"
     else:
@@ -172,10 +171,7 @@ def _named(eqn: JaxprEqn) -> str:
     return f"{name}, called at {called}" if called else name
 
 
-def line_of(eqn: JaxprEqn) -> str:
+def place_of(eqn: JaxprEqn) -> str:
     """Return file and line of the user's code that an equation comes from, as far as JAX knows."""
-    frames = getattr(getattr(eqn.source_info, "traceback", None), "frames", None) or []
-    for frame in frames:
-        if is_foreign(frame.file_name) and not frame.file_name.startswith("<") and not any(word in frame.file_name for word in _JAXLIB):
-            return f"{pathlib.Path(frame.file_name).name}:{frame.line_num}"
-    return ""
+    line = line_of(eqn)
+    return "" if line is None else f"{pathlib.Path(line[0]).name}:{line[1]}"

@@ -27,9 +27,8 @@ from tape.testing.measurement import BASIS, Measurement, user_rules
 from tape.testing.others import odd_ones
 from tape.testing.precise import Precise, equations
 from tape.testing.probes import FAR, NUDGE, Probes
+from tape.testing.returned import check_steady, check_structure
 from tape.testing.second import check_second
-from tape.testing.steadiness import check_steady
-from tape.testing.structure import check_structure
 from tape.testing.subject import Subject
 from tape.testing.transformed import check_forward, check_vmap
 from tape.testing.untraced import Untraced

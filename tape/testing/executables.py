@@ -48,19 +48,19 @@ class Program:
         self._fun = fun
         self._parts = list(parts)
         self._signature: Any = None
-        self._made: dict[Hashable, Any] = {}  # by the arguments' shapes; what the background compiles, as a future
+        self._compiled: dict[Hashable, Any] = {}  # by the arguments' shapes; what the background compiles, as a future
         self._mapped: Program | None = None
 
     def __call__(self, *args: object) -> Any:
         """Run in double precision."""
         with jax.enable_x64(True):
             shapes = self._shapes(args)
-            program = self._made.get(shapes)
+            program = self._compiled.get(shapes)
             if program is None:
                 key = self._key(shapes)
-                program = self._made[shapes] = self._found(key) or self._compile(key, self._lower(args))
+                program = self._compiled[shapes] = self._recalled(key) or self._compile(key, self._lower(args))
             elif isinstance(program, concurrent.futures.Future):
-                program = self._made[shapes] = program.result()
+                program = self._compiled[shapes] = program.result()
             executable, opaque = program
             for part, was in zip(self._parts, opaque, strict=True):
                 part.opaque = part.opaque or was
@@ -79,7 +79,7 @@ class Program:
         with jax.enable_x64(True):
             shapes = self._shapes(args)
             key = self._key(shapes)
-            self._made[shapes] = self._found(key) or _BACKGROUND.submit(self._compile, key, self._lower(args))
+            self._compiled[shapes] = self._recalled(key) or _BACKGROUND.submit(self._compile, key, self._lower(args))
 
     @staticmethod
     def _shapes(args: object) -> Hashable:
@@ -97,7 +97,7 @@ class Program:
         return self._signature, shapes
 
     @staticmethod
-    def _found(key: Hashable) -> Any:
+    def _recalled(key: Hashable) -> Any:
         with _LOCK:
             kept = _KEPT.get(key)
             if kept is not None:

@@ -19,6 +19,7 @@ import numpy as np
 
 from tape import jaxapi
 from tape.jaxapi import ClosedJaxpr, Jaxpr
+from tape.ops.jaxprs import held_by
 from tape.testing.evidence import Evidence
 from tape.testing.measurement import Measurement
 from tape.testing.precise import Precise, equations, inner
@@ -184,13 +185,13 @@ def _integers(subject: Subject, given: dict[int, np.ndarray], value: ClosedJaxpr
             continue
         if _is_permutation(x, lengths):  # one that is no inverse of itself, if it has three elements
             cycle = np.roll(np.arange(x.size, dtype=x.dtype), -1)
-            yield _said(x, cycle), {i: cycle}
+            yield _in_words(x, cycle), {i: cycle}
         between = [n for n in few if min(0, int(x.min())) <= n <= int(x.max())] + ([d + 2 for d in lengths] if _bounded(value) else [])
         for n in () if unique or _is_permutation(x, lengths) else dict.fromkeys([*sorted(named), *between, *(d - 1 for d in lengths)]):
             if _fits(n, x.dtype, end):
                 y = x.copy()
                 y.flat[x.size // 2] = n
-                yield _said(x, y), {i: np.sort(y, None) if _is_sorted(x) else y}
+                yield _in_words(x, y), {i: np.sort(y, None) if _is_sorted(x) else y}
     for order in _orders(max((x.size for x in numbers.values()), default=0), repeat=not unique):
         for which in (*([i] for i in numbers), list(numbers)) if len(numbers) > 1 else ([*numbers],):
             moved = {}
@@ -201,7 +202,7 @@ def _integers(subject: Subject, given: dict[int, np.ndarray], value: ClosedJaxpr
                 y = x.ravel()[np.asarray(order[: x.size]) % x.size].reshape(x.shape)
                 moved[i] = np.sort(y, None) if _is_sorted(x) and not _is_permutation(x, lengths) else y
             if any(not np.array_equal(y, numbers[i]) for i, y in moved.items()):
-                yield ", and ".join(_said(numbers[i], y) for i, y in moved.items()), moved
+                yield ", and ".join(_in_words(numbers[i], y) for i, y in moved.items()), moved
     for i, x in [] if unique else [*numbers.items()][1:]:
         first = next(iter(numbers.values()))
         if x.shape == first.shape and x.size > 1:
@@ -231,7 +232,7 @@ def _orders(size: int, *, repeat: bool) -> Iterator[list[int]]:
     yield [*places[1:], *places[:1]]
 
 
-def _said(x: np.ndarray, y: np.ndarray) -> str:
+def _in_words(x: np.ndarray, y: np.ndarray) -> str:
     """Say in words what is special about integers."""
     repeated = np.unique(y).size < y.size and np.unique(x).size == x.size
     what = "repeated integers" if repeated else "the integers"
@@ -297,10 +298,8 @@ def _compared(jaxpr: Jaxpr) -> Iterator[int]:
     """Yield the integers that a program compares with, but for the zero by which an index is counted from the end."""
     made_by = {v: eqn for eqn in jaxpr.eqns for v in eqn.outvars}
     for eqn in jaxpr.eqns:
-        for param in eqn.params.values():
-            for part in param if isinstance(param, (tuple, list)) else (param,):
-                if isinstance(part, (jaxapi.Jaxpr, jaxapi.ClosedJaxpr)):
-                    yield from _compared(jaxapi.closed(part).jaxpr)
+        for held in held_by(eqn):
+            yield from _compared(held)
         if eqn.primitive.name not in COMPARED or not all(np.issubdtype(getattr(v.aval, "dtype", bool), np.integer) for v in eqn.invars):
             continue
         literals = [int(v.val) for v in eqn.invars if isinstance(v, jaxapi.Literal) and not np.ndim(v.val)]

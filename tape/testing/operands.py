@@ -147,9 +147,9 @@ def split(x: Info) -> Options:
     return [{"axis": i, "count": n} for i in range(x.ndim) for n in (2, 3) if x.shape[i] and x.shape[i] % n == 0]
 
 
-def ranked(low: int, high: int = 3, *, empty: bool = True) -> Callable[[Info], Options]:
+def ranked(low: int, high: int = 3) -> Callable[[Info], Options]:
     """Fit a number of axes."""
-    return lambda x: [{}] if x.inexact and low <= x.ndim <= high and (empty or x.size) else []
+    return lambda x: [{}] if x.inexact and low <= x.ndim <= high else []
 
 
 def indexed(x: Info) -> Options:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tape.jaxapi import JaxprEqn
-from tape.testing.blame import line_of
+from tape.testing.blame import place_of
 from tape.testing.evidence import Evidence
 from tape.testing.executables import quickly
 from tape.testing.findings import Finding
@@ -69,15 +69,15 @@ def missing(evidence: Evidence, finding: Finding) -> str:
             run = quickly(jax.vmap(gradient, (0, None, None)))
             at = list(dict.fromkeys((b, evidence.nearby)))
             weights = np.concatenate([np.ones((1, MOST)), 1 - np.eye(len(operands), MOST)])
-            found = [np.asarray(run(weights, *evidence.at(pair))) for pair in at]
+            gradients = [np.asarray(run(weights, *evidence.at(pair))) for pair in at]
     except Exception:  # noqa: BLE001 - an explanation is a courtesy: the verdict stands without
         return ""
     whole, rule = (
-        np.concatenate([np.ravel(a) for a in of]) for of in ([f[0] for f in found], [evidence.measured["g"][k][2 * p] for p in at])
+        np.concatenate([np.ravel(a) for a in of]) for of in ([f[0] for f in gradients], [evidence.measured["g"][k][2 * p] for p in at])
     )
-    shares = [whole - np.concatenate([np.ravel(f[i]) for f in found]) for i in range(1, len(operands) + 1)]
+    shares = [whole - np.concatenate([np.ravel(f[i]) for f in gradients]) for i in range(1, len(operands) + 1)]
     for (weight, text), (eqn, share) in itertools.product(WEIGHTS.items(), zip(operands, shares, strict=True)):
         if np.any(share) and np.all(np.isfinite(share)) and close(rule, whole + (weight - 1) * share):
-            line = line_of(eqn)
-            return f"the derivative through {eqn.primitive.name}{f' at {line}' if line else ''} {text}"
+            place = place_of(eqn)
+            return f"the derivative through {eqn.primitive.name}{f' at {place}' if place else ''} {text}"
     return ""

@@ -16,6 +16,7 @@ import numpy as np
 
 from tape import jaxapi
 from tape.jaxapi import ClosedJaxpr, Jaxpr, JaxprEqn
+from tape.ops.jaxprs import equations_in, evaluated
 from tape.rules import parameters
 
 RULE_PRIMITIVES = {
@@ -62,12 +63,11 @@ def inner(eqn: JaxprEqn) -> Any:
 
 def equations(jaxpr: Jaxpr) -> Iterator[Any]:
     """Every equation of a jaxpr, and of the jaxprs inside."""
-    for eqn in jaxpr.eqns:
+    for eqn in equations_in(jaxpr):
         yield eqn
-        for value in (*eqn.params.values(), *([inner(eqn)] if eqn.primitive.name == "call_hi_primitive" else ())):
-            for part in value if isinstance(value, (tuple, list)) else (value,):
-                if isinstance(part, (jaxapi.Jaxpr, jaxapi.ClosedJaxpr)):
-                    yield from equations(jaxapi.closed(part).jaxpr)
+        called = inner(eqn) if eqn.primitive.name == "call_hi_primitive" else None
+        if called is not None:
+            yield from equations(called.jaxpr)
 
 
 def literal(atom: Any) -> float | None:
@@ -132,21 +132,11 @@ class Precise:
         return self._run(closed.jaxpr, closed.consts, inputs)
 
     def _run(self, jaxpr: Jaxpr, consts: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
-        values: dict[Any, Any] = dict(zip(jaxpr.invars, inputs, strict=True))
-        values.update(zip(jaxpr.constvars, [self._wide(c) for c in consts], strict=True))
+        def number(atom: jaxapi.Literal) -> Any:
+            dtype = getattr(atom.aval, "dtype", None)
+            return atom.val if dtype is None else np.asarray(atom.val, dtype).astype(dtype if self._keep else wide(dtype))
 
-        def read(atom: object) -> Any:
-            if isinstance(atom, jaxapi.Literal):
-                dtype = getattr(atom.aval, "dtype", None)
-                if dtype is None:
-                    return atom.val
-                return np.asarray(atom.val, dtype).astype(dtype if self._keep else wide(dtype))
-            return values[atom]
-
-        for eqn in jaxpr.eqns:
-            outputs = self._apply(eqn, [read(v) for v in eqn.invars])
-            values.update(zip(eqn.outvars, outputs, strict=True))
-        return [self._wide(read(v)) for v in jaxpr.outvars]
+        return list(map(self._wide, evaluated(jaxpr, list(map(self._wide, consts)), inputs, self._apply, number)))
 
     def _wide(self, value: Any) -> Any:
         return value if self._keep else _widened(value)

@@ -45,14 +45,14 @@ def other_sizes(evidence: Evidence) -> Iterator[Variant]:
     """Yield the variants of other sizes that look wrong, the smallest first."""
     arrays = {i: wide_array(x) if is_inexact(x) else np.asarray(x) for i, x in evidence.subject.arrays_by_place}
     groups, pairs = _groups(evidence, arrays) if max(x.size for x in arrays.values()) <= LARGE else ([], [])
-    doubled = [v for group in pairs for v in _resized(evidence, arrays, [group], [2 * _given(arrays, group)])]
+    doubled = [v for group in pairs for v in _resized(evidence, arrays, [group], [2 * _length_of(arrays, group)])]
     odd = [v for v in doubled if differs(evidence, v, used=True)]
     if groups and not odd:
         odd = _grown(evidence, arrays, groups) or [v for v in _shrunk(evidence, arrays, groups) if differs(evidence, v)]
     yield from odd or (_special(evidence, arrays, groups) if groups else ())
 
 
-def _given(arrays: dict[int, np.ndarray], group: list[Axis]) -> int:
+def _length_of(arrays: dict[int, np.ndarray], group: list[Axis]) -> int:
     """Return how many elements axes that grow together have."""
     i, axis = group[0]
     return int(arrays[i].shape[axis])
@@ -60,7 +60,7 @@ def _given(arrays: dict[int, np.ndarray], group: list[Axis]) -> int:
 
 def _grown(evidence: Evidence, arrays: dict[int, np.ndarray], groups: list[list[Axis]]) -> list[Variant]:
     """Return the variants with longer axes that are odd: of one group of axes if that is enough, and no longer than need be."""
-    given = [_given(arrays, group) for group in groups]
+    given = [_length_of(arrays, group) for group in groups]
     long, together = _together(evidence, arrays, groups, given)
     if not any(differs(evidence, variant) for variant in together):
         return []
@@ -148,7 +148,7 @@ def _special(evidence: Evidence, arrays: dict[int, np.ndarray], groups: list[lis
         return
     run = 0
     for group in groups:
-        n = _given(arrays, group)
+        n = _length_of(arrays, group)
         others = sorted({d for x in arrays.values() for d in x.shape} - {n})[-2:]
         chosen = dict.fromkeys([*others, *(d + by for d in others for by in (1, -1)), *LENGTHS])  # a rule may compare lengths
         lengths = sorted(m for m in list(chosen)[:each] if m > n or (1 < m < n and not fixed))
@@ -263,7 +263,7 @@ def _groups(evidence: Evidence, arrays: dict[int, np.ndarray]) -> tuple[list[lis
     def takes(group: list[Axis], times: int = 1) -> bool:
         if rigid & set(group):
             return False
-        n = _given(arrays, group)
+        n = _length_of(arrays, group)
         leaves, *_ = _longer(subject, arrays, [group], [times * n + (times == 1)])
         other = subject.renewed(leaves)
         try:
@@ -294,8 +294,8 @@ def _groups(evidence: Evidence, arrays: dict[int, np.ndarray]) -> tuple[list[lis
             together = [a for a in together if not any(a in group for group in apart)]
         if n > 1 and together and takes(together):
             groups.append(together)
-    taken = {a for group in groups for a in group}
-    left = [[a] for a in axes if a not in taken and arrays[a[0]].shape[a[1]] > 1]
+    grouped = {a for group in groups for a in group}
+    left = [[a] for a in axes if a not in grouped and arrays[a[0]].shape[a[1]] > 1]
     return groups, [group for group in left[:DOUBLED] if takes(group, 2)]
 
 

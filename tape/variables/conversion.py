@@ -97,22 +97,22 @@ class Convertible(methods.ArrayMethods):
     @record.reading(None)
     def item(self, *args: object) -> Any:
         """Return the one element as a Python scalar (or the element at an index)."""
-        return _given(self, _said("item", self, _numbers(self, "item").item, *args))
+        return _noted(self, _converted("item", self, _numbers(self, "item").item, *args))
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """Return a NumPy array of its own with the value; a gradient does not follow."""
         note_given(self)
-        return _said("numpy", self, np.array, _numbers(self, "numpy"))
+        return _converted("numpy", self, np.array, _numbers(self, "numpy"))
 
     def tolist(self) -> Any:
         """Return the value as nested lists of Python scalars."""
         note_given(self)
-        return _said("tolist", self, _numbers(self, "tolist").tolist)
+        return _converted("tolist", self, _numbers(self, "tolist").tolist)
 
     def tobytes(self, order: Literal["K", "A", "C", "F"] | None = "C") -> bytes:
         """Return the value's bytes."""
         note_given(self)
-        return _said("tobytes", self, lambda x: np.asarray(x).tobytes(order), _numbers(self, "tobytes"))
+        return _converted("tobytes", self, lambda x: np.asarray(x).tobytes(order), _numbers(self, "tobytes"))
 
     def block_until_ready(self) -> Self:
         """Run what is pending, wait for it, and return self."""
@@ -137,27 +137,27 @@ class Convertible(methods.ArrayMethods):
 
     @record.reading(bool)
     def __bool__(self) -> bool:
-        return _said("bool", self, bool, _scalar(self, "bool"))
+        return _converted("bool", self, bool, _scalar(self, "bool"))
 
     @record.reading(float)
     def __float__(self) -> float:
-        return _given(self, _convert(float, self))
+        return _noted(self, _convert(float, self))
 
     @record.reading(int)
     def __int__(self) -> int:
         return _convert(int, self)
 
     def __complex__(self) -> complex:
-        return _given(self, _convert(complex, self))
+        return _noted(self, _convert(complex, self))
 
     def __index__(self) -> int:
-        return _said("index", self, _numbers(self, "index").__index__)
+        return _converted("index", self, _numbers(self, "index").__index__)
 
     def __format__(self, spec: str) -> str:
         value = look(self)
         if isinstance(value, jax.core.Tracer):
             return repr(self)
-        return _said("format", self, format, concrete(self, "format"), spec)
+        return _converted("format", self, format, concrete(self, "format"), spec)
 
     def __repr__(self) -> str:
         try:
@@ -215,7 +215,7 @@ class Convertible(methods.ArrayMethods):
             raise LostGradientError(msg)
         note_given(self)
         convert: Callable[..., np.ndarray[Any, Any]] = np.asarray if copy is False else np.array
-        return _said("np.asarray", self, functools.partial(convert, dtype=dtype), _numbers(self, "np.asarray"))
+        return _converted("np.asarray", self, functools.partial(convert, dtype=dtype), _numbers(self, "np.asarray"))
 
     @property
     def __jax_array__(self) -> Callable[[], Any] | None:
@@ -335,7 +335,7 @@ def _scalar(variable: Handle, what: str) -> Any:
     return value if variable._place.kind.aval.shape or isinstance(value, jax.core.Tracer) else np.asarray(value)
 
 
-def _said(what: str, variable: Handle, convert: Callable[..., T], *args: object) -> T:
+def _converted(what: str, variable: Handle, convert: Callable[..., T], *args: object) -> T:
     """Return ``convert(*args)``; where it fails, say so as an error of this library."""
     try:
         return convert(*args)
@@ -363,7 +363,7 @@ def _in_pieces(what: str, variable: Handle, value: jax.Array) -> str:
     )
 
 
-def _given(variable: Handle, number: T) -> T:
+def _noted(variable: Handle, number: T) -> T:
     """Return numbers of Python's; where gradients could flow to what gave them, note that: a function may return one."""
     if variable._place.kind.requires_grad:
         LOCAL.gave = True

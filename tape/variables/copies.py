@@ -24,7 +24,7 @@ from tape.variables.conversion import concrete
 def shallow_copy(variable: Any) -> Any:
     """Return what ``copy.copy`` does."""
     cell = [taken(variable)] if variable._segment is None else variable._cell  # the cell tells leaves apart
-    copied = _made(type(variable), variable._segment, variable._place, cell)
+    copied = _new_handle(type(variable), variable._segment, variable._place, cell)
     if hasattr(variable, "__dict__"):
         vars(copied).update(vars(variable))
     if variable._segment is None:
@@ -79,7 +79,7 @@ def _with_gradient(copied: Any, gradient: Handle | None) -> Any:
     return copied
 
 
-def _made(kind: Any, segment: Segment | None, place: Place, cell: list[Any]) -> Any:
+def _new_handle(kind: Any, segment: Segment | None, place: Place, cell: list[Any]) -> Any:
     """Make a Variable of the given class, slot and cell; no constructor of a user's runs."""
     variable = kind.__new__(kind)
     variable._segment, variable._place, variable._cell, variable._extra = segment, place, cell, None
@@ -87,7 +87,7 @@ def _made(kind: Any, segment: Segment | None, place: Place, cell: list[Any]) -> 
 
 
 def _leaf(made: type, value: jax.Array, place: Place, name: str | None) -> Any:
-    leaf = _made(made, None, place, [value])
+    leaf = _new_handle(made, None, place, [value])
     boundary.made(leaf)
     if name is not None:
         extra_of(leaf).name = name

@@ -26,8 +26,7 @@ from tape.graph.kinds import NUMBERS
 from tape.graph.segment import Handle
 from tape.graph.trees import leaves_of
 from tape.mirrored.mirror import call
-from tape.ops.interning import intern_op
-from tape.ops.kernel import Op
+from tape.ops.kernel import Op, intern_op
 from tape.programs.handing import array_of
 from tape.programs.program import look
 from tape.recording import record

@@ -669,7 +669,7 @@ def test_a_callable_that_asks_whether_its_argument_requires_grad_is_traced_for_b
 def test_a_lifted_function_made_anew_is_traced_once(monkeypatch):
     runs = []
     lift = sys.modules["interop.lift"]
-    monkeypatch.setattr(lift, "_traced", functools.partial(lambda plain, *args: runs.append(1) or plain(*args), lift._traced))
+    monkeypatch.setattr(lift, "_jaxpr", functools.partial(lambda plain, *args: runs.append(1) or plain(*args), lift._jaxpr))
     x, scale, array = tape.Variable(X), 2.0, W
 
     def run(power):

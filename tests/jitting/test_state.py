@@ -527,6 +527,32 @@ def test_a_model_that_a_step_makes_where_there_was_none_is_its_state(model):
     _same_for(lambda *args: list(script(*args)), traces=2)
 
 
+@pytest.mark.parametrize("key", [lambda p: p, lambda p: (p, "momentum")], ids=["itself", "in a tuple"])
+def test_what_is_kept_by_a_variable_that_a_step_makes_is_its_state(key):
+    def script(wrap, calls):
+        o = types.SimpleNamespace(w=None)
+        momentum = {}
+
+        def function(x):
+            if o.w is None:
+                o.w = tape.Variable(7.0)
+            loss = o.w * x
+            loss.backward()
+            with tape.no_grad():
+                m = momentum[key(o.w)] = 0.5 * momentum[key(o.w)] + o.w.grad if key(o.w) in momentum else o.w.grad.detach()
+                o.w -= 0.5 * m
+            o.w.grad = None
+            return loss
+
+        step = wrap(function)
+        for i in range(calls):
+            yield step(tape.constant(2.0)), o.w.item(), len(momentum), momentum[key(o.w)].item()
+            if i == 3:
+                o.w = None
+
+    _same_for(lambda *args: list(script(*args)))
+
+
 def _sorts(o, x):
     o.pairs.sort(key=operator.itemgetter(0))
     return o.pairs[0][1] * x

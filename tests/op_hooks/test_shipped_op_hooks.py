@@ -471,8 +471,8 @@ BUGS = {
     "a timer that does not wait": (timing, "wait", lambda variables: True, test_a_timer_waits_for_each_op_and_tells_forward_from_backward),
     "counting elements": (
         timing.MemoryCounter,
-        "_made",
-        lambda self, op, made, made_by=timing.MemoryCounter._made, **side: made_by(
+        "_on_results",
+        lambda self, op, made, made_by=timing.MemoryCounter._on_results, **side: made_by(
             self, op, [v for v in made if v is not None][:1], **side
         ),
         test_memory_per_op_is_what_the_shapes_say,

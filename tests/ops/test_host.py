@@ -331,3 +331,48 @@ def test_the_second_derivative_of_a_network_is_computed_alike():
         return jax.grad(lambda w: (jax.nn.softmax(jnp.tanh(x @ w) @ w) * jax.nn.relu(x)).sum())(w)
 
     assert compare(lambda x, w: jax.grad(lambda w: (slope(x, w) ** 2).sum())(w), x, w)
+
+
+SYSTEMS = list(itertools.product([True, False], repeat=4))
+
+
+@pytest.mark.parametrize("batch", [(), (3,), (2, 2)], ids=str)
+@pytest.mark.parametrize("n", [0, 1, 7])
+def test_triangular_systems_of_any_form(n, batch):
+    rng = np.random.default_rng(0)
+    a = (0.3 * rng.standard_normal((*batch, n, n)) + 2 * np.eye(n)).astype(np.float32)
+    tall, wide = rng.standard_normal((2, *batch, n, 5)).astype(np.float32)
+    wide = np.ascontiguousarray(wide.swapaxes(-1, -2))
+
+    def solve(a, tall, wide):
+        return [
+            lax.linalg.triangular_solve(a, tall if left else wide, left_side=left, lower=lower, transpose_a=turned, unit_diagonal=unit)
+            for left, lower, turned, unit in SYSTEMS
+        ]
+
+    assert compare(solve, a, tall, wide)
+
+
+def test_a_triangular_system_reads_one_triangle_and_may_have_no_solution():
+    a, b = np.array([[2, np.nan, np.nan], [1, 0, np.nan], [3, 4, 5]], np.float32), np.array([[1], [2], [3]], np.float32)
+    assert compare(lambda a, b: lax.linalg.triangular_solve(a, b, left_side=True, lower=True), a, b)
+
+
+def test_a_matrix_that_is_not_positive_definite_has_no_cholesky_factor():
+    rows = [[[2, 1], [1, 2]], [[1, 2], [2, 1]], [[0, 0], [0, 0]], [[np.nan, 1], [1, 2]], [[1, 0], [0, np.nan]], [[np.inf, 0], [0, 1]]]
+    matrices = np.array(rows, np.float32)
+    for x in (*matrices, matrices, matrices.reshape(2, 3, 2, 2), matrices[:0]):
+        assert compare(jnp.linalg.cholesky, x)
+
+
+def test_branches_of_numbers_run_the_one_that_is_chosen():
+    x = np.arange(3, dtype=np.float32)
+    for i in (-5, 0, 1, 2, 9):
+        assert compare(lambda i, x: lax.switch(i, [jnp.sin, lambda x: x * x, jnp.exp], x), np.int32(i), x)
+        assert compare(lambda i, x: lax.cond(i > 0, lambda x: (x, 2 * x), lambda x: (-x, x), x), np.int32(i), x)
+    assert not compare(lambda i, x: lax.switch(i, [jnp.sin, jax.scipy.special.digamma], x), np.int32(0), x)
+
+
+def test_the_diagonal_is_that_of_this_platform():
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    assert compare(lambda x: (jnp.diagonal(x), jnp.trace(x), jnp.diagonal(x, 1, 1, 0)), x)

@@ -258,3 +258,25 @@ def test_results_that_are_checked_are_compiled():
     with jax.debug_nans(True):
         assert run(jnp.float32(1)) == "compiled"
     assert run(jnp.float32(0))[0] == 0
+
+
+def test_a_gaussian_process_of_one_more_point_compiles_nothing(compiled):
+    """By the contract, what is not known yet runs at once: no length of the data is met twice."""
+    rng = np.random.default_rng(0)
+    points = rng.uniform(-2, 2, 20).astype(np.float32)
+    width, noise = tape.Variable(np.float32(0.3)), tape.Variable(np.float32(-1.0))
+
+    def loss(np_, solve, width, noise, x):
+        covariance = np_.exp(-((x[:, None] - x) ** 2) / np_.exp(width)) + np_.exp(noise) * np.eye(len(x), dtype=np.float32)
+        factor = np_.linalg.cholesky(covariance)
+        y = np.sin(2 * x)
+        return y @ solve((factor, True), y) / 2 + np_.sum(np_.log(np_.diagonal(factor)))
+
+    for n in (9, 13):
+        compiled.clear()
+        found = loss(tnp, tape.scipy.linalg.cho_solve, width, noise, points[:n])
+        gradients = tape.gradients(found, [width, noise])
+        values = [float(v) for v in (found, *gradients)]
+    assert not compiled
+    wanted = jax.value_and_grad(lambda w, s: loss(jnp, jax.scipy.linalg.cho_solve, w, s, points[:n]), (0, 1))(width.value, noise.value)
+    np.testing.assert_allclose(values, jax.tree.leaves(wanted), rtol=2e-5)

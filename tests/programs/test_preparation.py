@@ -1,6 +1,8 @@
 """Kernels that run for the first time are compiled before the run, by two threads, each of them once."""
 
+import sys
 import threading
+import time
 
 import jax
 import jax.numpy as jnp
@@ -171,3 +173,27 @@ def test_a_kernel_that_cannot_be_compiled_is_named_where_it_runs(submitted):
     jax.effects_barrier()
     assert len(seen) == 1
     assert len(submitted) == 3
+
+
+def settled_at():
+    """Return how soon threads hand on the lock when the background is through."""
+    idle.settle()
+    for _ in range(1000):
+        if sys.getswitchinterval() != pytest.approx(background.YIELDING):
+            break
+        time.sleep(0.001)
+    return sys.getswitchinterval()
+
+
+def test_the_background_hands_on_the_lock_sooner_unless_the_user_says_how_soon():
+    """A step of a loop takes Python's lock several times, and JAX traces and lowers for 10 ms under it."""
+    before = settled_at()
+    seen = []
+    background.submit(lambda: seen.append(sys.getswitchinterval()))
+    assert settled_at() == before
+    assert seen == [pytest.approx(background.YIELDING)]
+    try:
+        background.submit(lambda: sys.setswitchinterval(0.002))
+        assert settled_at() == pytest.approx(0.002)
+    finally:
+        sys.setswitchinterval(before)

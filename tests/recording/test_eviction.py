@@ -7,9 +7,8 @@ import pytest
 
 import tape
 import tape.numpy as tnp
-from tape.bounded import Bounded
 from tape.graph import trie
-from tape.ops import interning, kernel
+from tape.ops import kernel
 
 A = np.array([0.5, -0.25, 0.75], np.float32)
 OPS = [tnp.sin, tnp.cos, tnp.tanh, tnp.negative]
@@ -134,10 +133,10 @@ def test_a_step_that_repeats_adds_no_states(mode):
 
 
 def test_ops_that_are_not_met_again_are_not_kept(monkeypatch):
-    monkeypatch.setattr(interning, "_BY_KEY", Bounded("test of ops", 40))
+    monkeypatch.setattr(kernel._BY_KEY, "limit", 40)
     x = tape.Variable(np.arange(200, dtype=np.float32))
     for i in range(150):
         v = tnp.roll(x, i)
         assert float(v[0]) == -i % 200
         assert tape.gradients(v[0], x).value[-i] == 1
-    assert len(interning._BY_KEY) <= 40
+    assert len(kernel._BY_KEY) <= 40

@@ -16,7 +16,7 @@ from interop import lift
 from tape import Variable, jaxapi
 from tape.errors import RuleError
 from tape.graph.kinds import differentiable
-from tape.ops.linear import equations_in
+from tape.ops.jaxprs import equations_in
 from tape.rules import lookup
 from tape.rules.left import LEFT
 from tests.mirrored import samples

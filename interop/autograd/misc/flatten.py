@@ -24,7 +24,7 @@ def flatten(value: Any) -> tuple[Any, Callable[[Any], Any]]:
 
     """
     parts: list[Any] = []
-    build = _taken(value, parts)
+    build = _collected(value, parts)
     vector = anp.concatenate([anp.ravel(p) for p in parts]) if parts else np.array([])
 
     def unflatten(vector: Any) -> Any:
@@ -33,11 +33,11 @@ def flatten(value: Any) -> tuple[Any, Callable[[Any], Any]]:
     return vector, unflatten
 
 
-def _taken(value: Any, parts: list[Any]) -> Callable[[Any, int], tuple[Any, int]]:
+def _collected(value: Any, parts: list[Any]) -> Callable[[Any, int], tuple[Any, int]]:
     """Append the arrays in a value; return what builds such a value of a vector from a position on, and says where it ends."""
     if isinstance(value, (list, tuple, dict)):
         keys = sorted(value) if isinstance(value, dict) else None
-        builders = [_taken(value[k], parts) for k in keys] if keys is not None else [_taken(x, parts) for x in value]
+        builders = [_collected(value[k], parts) for k in keys] if keys is not None else [_collected(x, parts) for x in value]
         kind = type(value)
 
         def build(vector: Any, at: int) -> tuple[Any, int]:

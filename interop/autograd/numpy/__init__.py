@@ -19,16 +19,12 @@ from interop.autograd.numpy.dispatch import wrapped as _wrapped
 from tape.errors import TapeAttributeError as _TapeAttributeError
 
 __version__ = _np.__version__
-_PASSED = (type, float, int, type(None), str)
 
 
 def _fill() -> None:
     wrapped: dict[int, Any] = {}
     for name in [n for n in dir(_np) if not n.startswith("_")]:
-        if name in globals():
-            continue
-        if name in _functions.OWN:
-            globals()[name] = _functions.OWN[name]
+        if name in globals() or name in _functions.OWN:
             continue
         value = getattr(_np, name)
         if isinstance(value, type) or not callable(value):
@@ -39,8 +35,7 @@ def _fill() -> None:
         if key not in wrapped:
             wrapped[key] = _wrapped(value, _functions.RECORDED.get(name), name=name)
         globals()[name] = wrapped[key]
-    for name, value in _functions.OWN.items():
-        globals()[name] = value
+    globals().update(_functions.OWN)
 
 
 _fill()

@@ -150,10 +150,6 @@ def _sort(a: Any, axis: Any = -1, kind: Any = None, order: Any = None, *, stable
     return tnp.sort(stacked(a), axis=axis)
 
 
-def _rollaxis(a: Any, axis: int, start: int = 0) -> Any:
-    return tnp.rollaxis(a, axis, start)
-
-
 def _linspace(start: Any, stop: Any, num: int = 50, **kwargs: Any) -> Any:
     return tnp.linspace(stacked(start), stacked(stop), int(num), **kwargs)
 
@@ -223,9 +219,8 @@ RECORDED: dict[str, Callable[..., Any]] = {
     "gradient": _gradient,
     "partition": _partition,
     "sort": _sort,
-    "rollaxis": _rollaxis,
+    "rollaxis": tnp.rollaxis,
     "linspace": _linspace,
-    "row_stack": _row_stack,
     "asarray": array,
     "asanyarray": array,
     "ascontiguousarray": array,

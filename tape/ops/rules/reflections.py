@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from tape import jaxapi
-from tape.ops.linear import equations_in
+from tape.ops.jaxprs import equations_in
 from tape.ops.rules.composites import equal_to
 from tape.rules.families.matrices import adjoint, dot, identity
 from tape.rules.registry import Cost, Example

@@ -14,7 +14,6 @@ from tape.rules.families import (
     indexing,
     layout,
     ragged,
-    recent,
     reductions,
     sampling,
     sorting,

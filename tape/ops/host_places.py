@@ -1,4 +1,4 @@
-"""Gather, and the scatters that combine, in NumPy: what :mod:`tape.ops.host` says of an equation, for these.
+"""Gather, the scatters that combine, and what sorts, in NumPy: what :mod:`tape.ops.host` says of an equation, for these.
 
 Places are numbers on one axis: NumPy takes from there, and adds there, in a tenth of the time that indices for each axis need.
 """
@@ -13,6 +13,7 @@ import numpy as np
 from jax import lax
 
 Host = Any
+Maker = Callable[[dict[str, Any], Sequence[Any], Sequence[Any]], Callable[..., list[Host]] | None]
 _MODE = lax.GatherScatterMode
 
 
@@ -104,6 +105,45 @@ def scatter(combine: Callable[[Host, Host, Host], None], dtypes: frozenset[Any])
             total = np.array(x, order="C")
             combine(total.reshape(-1), places.reshape(-1), terms.reshape(-1))
             return total
+
+        return run
+
+    return make
+
+
+def sort(dtypes: frozenset[Any]) -> Maker:
+    """Return the maker of the function for an equation that sorts arrays by the first of them, which is of these dtypes."""
+
+    def make(p: dict[str, Any], ins: Sequence[Any], _: Sequence[Any]) -> Callable[..., list[Host]] | None:
+        axis = p["dimension"]
+
+        def run(*operands: Host) -> list[Host]:
+            if len(operands) == 1:
+                return [np.sort(operands[0], axis, kind="stable")]
+            places = np.argsort(operands[0], axis, kind="stable")
+            return [np.take_along_axis(x, places, axis) for x in operands]
+
+        return run if p["num_keys"] == 1 and ins[0].dtype in dtypes else None
+
+    return make
+
+
+def top_k(dtypes: frozenset[Any]) -> Maker:
+    """Return the maker of the function for an equation that takes the largest of the last axis of an array of these dtypes of floats."""
+
+    def make(p: dict[str, Any], ins: Sequence[Any], outs: Sequence[Any]) -> Callable[..., list[Host]] | None:
+        x = ins[0]
+        if x.dtype not in dtypes or p.get("axis", x.ndim - 1) != x.ndim - 1:
+            return None
+        k, dtype, bits = p["k"], outs[1].dtype, np.dtype(f"i{x.dtype.itemsize}")
+        most = np.iinfo(bits).max
+
+        def run(x: Host) -> list[Host]:
+            if np.isnan(x).any():
+                raise ValueError("XLA takes what is no number for the largest")
+            number = np.asarray(x).view(bits)  # in the order of floats, where -0 is before 0: of negative ones the other bits are inverted
+            places = np.argsort(~np.where(number < 0, number ^ most, number), -1, kind="stable")[..., :k]
+            return [np.take_along_axis(x, places, -1), places.astype(dtype)]
 
         return run
 
