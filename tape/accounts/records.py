@@ -21,7 +21,8 @@ class Change(NamedTuple):
         kind: ``"new"``, ``"shape"``, ``"dtype"``, ``"static"`` (a parameter or number that is part of the program), ``"function"`` (made
             anew), ``"loop"`` (another number of turns), ``"ops"``, ``"results"`` (which Variables are held), ``"settings"`` (of JAX),
             ``"constants"`` (numbers that stay the same became part of a program), ``"foreseen"`` (a look and the sweep that follows became
-            one), ``"deferred"`` (gradients that nobody looks at are results no longer), ``"arguments"`` (of a ``tape.jit``).
+            one), ``"deferred"`` (gradients that nobody looks at are results no longer), ``"arguments"`` and ``"state"`` (of a ``tape.jit``:
+            what it is called with, and what its code looks at).
         what: what is another one, and where.
         told: the old and the new one.
 
@@ -50,6 +51,7 @@ REPAIRS = {
     "results": "have each step hold the same Variables",
     "settings": "change JAX's settings once, before the loop",
     "arguments": "give what changes as an array or a Variable of one shape",
+    "state": "read outside of the function what changes at each call, a name to log, say, or give it as an argument",
 }
 
 

@@ -10,28 +10,24 @@ from typing import Any
 import jax
 
 from tape import jaxapi
-from tape.accounts.records import STREAK, Change, Line
-from tape.bounded import Bounded
-from tape.callables.objects import Itself, steps_to
-from tape.callables.reach import Edge, Path, Reach, globals_that_hold, modes_of, spelled
-from tape.configuration import configuration
+from tape.callables.objects import Itself
+from tape.callables.reach import Edge, Path, Reach, globals_that_hold, modes_of
 from tape.errors import TapeValueError, warn
 from tape.graph.lines import user_line
-from tape.graph.scope import LOCAL
 from tape.graph.segment import Handle, itself
 from tape.jitting import identities
-from tape.jitting.arguments import Call, aval_of
+from tape.jitting.arguments import Call
 from tape.jitting.binding import Binding
 from tape.jitting.flags import is_flag, kind_of
 from tape.jitting.orders import Orders
 from tape.jitting.places import KeptArray, arrays_in, edges_to, without_contents
 from tape.jitting.renewal import emptied, renewed
 from tape.jitting.results import Slot
+from tape.jitting.retraces import described, said_of
 from tape.jitting.surroundings import surroundings
 from tape.jitting.tracing import TracedStep
 from tape.programs import buffers
 from tape.recording import record
-from tape.rules import table
 from tape.terminal import counted
 
 _AROUND_LIMIT = 64  # surroundings in which one step was met
@@ -47,7 +43,7 @@ class CompiledStep:
     def __init__(self, step: TracedStep, options: dict[str, Any], call: Call, reached: Reach, others: Sequence[CompiledStep]) -> None:
         self.step = step
         self.given = len(call.variables)
-        self.said = {**_said_of_call(call), **_said_of_state(step, reached, self.given)}
+        self.said = said_of(step, call, reached)
         self.donated = _donated(step, call, options)
         self.paths = {i: [e.path for e in edges] for i in step.relevant if (edges := reached.edges.get(id(step.sources[i])))}
         self.places = frozenset(reached.by_path())
@@ -254,7 +250,7 @@ def _donated(step: TracedStep, call: Call, options: dict[str, Any]) -> tuple[int
     for i in wanted:
         if i not in simple:
             msg = (
-                f"jit: {step.name} donates a Variable ({_described(variables[i])}) that it does not assign to, so that you could still "
+                f"jit: {step.name} donates a Variable ({described(variables[i])}) that it does not assign to, so that you could still "
                 "reach its buffer; assign its new value in the function, or do not donate it"
             )
             raise TapeValueError(msg)
@@ -271,90 +267,3 @@ def _donated(step: TracedStep, call: Call, options: dict[str, Any]) -> tuple[int
     first = len(call.arrays)
     state = [*[i in wanted for i in step.values], *[i in grads for i in step.grads]]
     return (*[i for i, d in enumerate(call.array_flags) if d], *[first + n for n, d in enumerate(state) if d])
-
-
-def reason(said: dict[str, str], others: Sequence[dict[str, str]]) -> str:
-    """Say what tells a step apart from the most similar one known before."""
-    if not others:
-        return "first call"
-    differences = min(
-        ([f"{k}: {o.get(k, 'absent')} -> {said.get(k, 'absent')}" for k in {**said, **o} if o.get(k) != said.get(k)] for o in others),
-        key=len,
-    )
-    return "; ".join(differences) or "the Variables that it captures are other ones, or are shared in another way"
-
-
-def _described(x: object) -> str:
-    """Say what one leaf of the arguments is."""
-    aval = x._place.kind.aval if isinstance(x, Handle) else aval_of(x)
-    text = f"shape {aval.shape}, dtype {aval.dtype}"
-    if getattr(aval, "weak_type", False):
-        text += ", weak"
-    if isinstance(x, Handle):
-        text = f"Variable of {text}{', requires grad' if x._place.kind.requires_grad else ''}"
-    return text
-
-
-def _said_of_call(call: Call) -> dict[str, str]:
-    """Say what each argument is, and in which mode and configuration the call is made."""
-    labels = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(call.tree, list(range(len(call.leaves)))))[0]
-    dynamic = [i for i in range(call.length) if i not in {k for k, _ in call.statics}]
-    said: dict[str, str] = {}
-    for (path, _), x in zip(labels, call.leaves, strict=True):
-        first = dynamic[path[1].idx] if path[0].idx == 0 else path[1].key
-        said[f"argument {first!r}{jax.tree_util.keystr(path[2:])}"] = _described(x)
-    for k, v in call.statics:
-        said[f"static argument {k!r}"] = repr(v)
-    if call.order is not None:
-        said["order of keys in arguments"] = f"{hash(call.order) % 2**16:04x}"
-    said["the grad mode"] = ("no_grad", "recording", "in a sweep")[LOCAL.scope.mode]
-    if LOCAL.scope.observer is not None:
-        said["the op hooks"] = ", ".join(type(hook).__name__ for hook, _ in LOCAL.scope.observer.pairs)
-    said["JAX's configuration"] = repr(configuration())
-    said["the rules"] = f"revision {table.revision()}"
-    return said
-
-
-def _said_of_state(step: TracedStep, reached: Reach, given: int) -> dict[str, str]:
-    """Say what each captured Variable is, and which of all have gradients."""
-    said = {f"the mode of {spelled(e.path[:-1])}": f"{hash(e.content) % 2**16:04x}" for e in reached.modes}
-    for i in step.relevant:
-        v = step.sources[i]
-        known = reached.variables.get(id(v))
-        kept = step.kept.get(i)
-        path = None if known is None else known[1]
-        if kept is not None:
-            path = *kept.holder.path, *steps_to(kept.holder.place.spelled, kept.key)
-        name = v.name or (f"number {i}" if path is None else spelled(path))
-        label = f"Variable {name!r}" if i < given else f"captured {'Variable' if kept is None else 'array'} {name!r}"
-        if i >= given:
-            said[label] = _described(v if kept is None else v._cell[0])
-        if i in step.leaves:
-            said[f"{label}: leaf"] = str(step.leaves[i])
-        hooks = sum(h is not None for h in step.hooks[i])
-        if hooks:
-            said[f"{label}: hooks"] = str(hooks)
-        if i in step.looked:
-            kind = step.grad_kinds[i]
-            said[f"{label}: grad"] = "None" if kind is None else f"shape {kind.aval.shape}, dtype {kind.aval.dtype}"
-    return said
-
-
-# By code and line, the last one, and how often it was called.
-_MADE: Bounded[Hashable, tuple[weakref.ref[Any], list[int]]] = Bounded("functions of tape.jit", 512)
-
-
-def change_of(jitted: Any, line: Line | None) -> Change:
-    """Say why it was traced, where it is called at this line."""
-    text = jitted.reasons[-1] if jitted.reasons else "first call"
-    if text == "first call":
-        code = getattr(jitted.__wrapped__, "__code__", None)
-        known = None if code is None else _MADE.get((code, line))
-        if code is not None:
-            _MADE[code, line] = weakref.ref(jitted), jitted._called
-        if known is None or known[0]() is not None or known[1][0] > STREAK:  # it may be called again, or was, and often
-            return Change("new", text)
-        return Change("function", f"the tape.jit of {jitted.name}, which is made anew")
-    label, _, values = text.partition(": ")
-    kind = "static" if label.startswith("static") else "settings" if label.startswith(("JAX's", "the ")) else "arguments"
-    return Change(kind, f"{label} of {jitted.name}", values)

@@ -23,8 +23,9 @@ from tape.graph.segment import Handle
 from tape.graph.watcher import NOBODY
 from tape.jitting.arguments import Call, Parameters, aval_of, belongs_to, signature
 from tape.jitting.binding import STATE, Binding, TracedError
-from tape.jitting.compilation import CompiledStep, change_of, forget_replaced, reason
+from tape.jitting.compilation import CompiledStep, forget_replaced
 from tape.jitting.looks import settled, trace_anew
+from tape.jitting.retraces import change_of, note, retraced
 from tape.programs.telling import begun, timed, warn_of
 from tape.recording import record
 from tape.rules import table
@@ -102,11 +103,13 @@ class Jitted(Generic[P, R]):
         self._called[0] += 1
         started = time.perf_counter()
         with STATE:
-            binding, new = self._bind(call, variables)
+            binding, traced, new = self._bind(call, variables)
             inputs = binding.inputs(call.arrays, variables)
         if new:
             result = self._compiled(binding, inputs, call, started)
         else:
+            if traced:
+                retraced(self, self._called[0])
             result = binding.run(inputs, call.arrays, variables)
             STATS.hits += 1
         plain = scope.observer is None and scope.caller is NOBODY  # otherwise arrays that a caller made may count as Variables
@@ -126,8 +129,7 @@ class Jitted(Generic[P, R]):
         with timed(compilation, started):
             result = binding.run(inputs, call.arrays, call.variables)
         STATS.compiled(compilation.seconds or 0.0)
-        if site.due is not None:
-            warn_of(site)
+        warn_of(site)
         return result
 
     def _inline(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
@@ -136,26 +138,27 @@ class Jitted(Generic[P, R]):
         again, keywords = call.put_back([x if isinstance(x, Handle) else _argument(x) for x in call.leaves])
         return self.__wrapped__(*again, **keywords)
 
-    def _bind(self, call: Call, variables: list[Handle]) -> tuple[Binding, bool]:
-        """Return the step bound to the Variables of this call, and whether it was traced for it."""
+    def _bind(self, call: Call, variables: list[Handle]) -> tuple[Binding, bool, bool]:
+        """Return the step bound to the Variables of this call, whether it was traced for it, and whether it is a new program."""
         hooks = None if LOCAL.scope.observer is None else LOCAL.scope.observer.key
         key = (signature(call), _circumstances(), hooks)
         entries = self._entries.setdefault(key, [])
         known = _first(entries, lambda e: e.suiting(variables, self._entries.values()))
         if known is not None:
-            return known[1], False
+            return known[1], False, False
         known = _first(entries, lambda e: e.moved(variables))
         if known is None:
             reached = Reach([self.__wrapped__])
             known = _first(entries, lambda e: e.bind(variables, reached))
-        new = known is None
+        traced, new = known is None, False
         if known is None:
-            entry, reached = self._trace(call, reached, entries)
+            entry, said, reached = self._trace(call, reached, entries)
+            bound = entry.bind(variables, reached)
+            assert bound is not None, "a step does not fit what it was traced with"
+            note(self.reasons, said, entry, [e for alike in self._entries.values() for e in alike])
             new = entry not in entries
             if new:
                 entries.append(entry)
-            bound = entry.bind(variables, reached)
-            assert bound is not None, "a step does not fit what it was traced with"
             self._forget()
         else:
             entry, bound = known
@@ -164,9 +167,9 @@ class Jitted(Generic[P, R]):
         forget_replaced(self._entries.values())
         entry.bindings.insert(0, bound)
         del entry.bindings[_BINDINGS_LIMIT:]
-        return bound, new
+        return bound, traced, new
 
-    def _trace(self, call: Call, reached: Reach, others: Sequence[CompiledStep]) -> tuple[CompiledStep, Reach]:
+    def _trace(self, call: Call, reached: Reach, others: Sequence[CompiledStep]) -> tuple[CompiledStep, dict[str, str], Reach]:
         def run(traced: Sequence[jax.Array]) -> object:
             it = iter(traced)
             args, kwargs = call.put_back([x if isinstance(x, Handle) else record.leaf(next(it)) for x in call.leaves])
@@ -177,9 +180,7 @@ class Jitted(Generic[P, R]):
             lambda r, anew: trace_anew(self.name, run, avals, call.variables, r, known, anew=anew), self.__wrapped__, reached
         )
         entry = CompiledStep(step, self._options, call, reached, others)
-        self.reasons.append(reason(entry.said, [known.said for entries in self._entries.values() for known in entries]))
-        del self.reasons[:-_STEPS_LIMIT]
-        return entry.known_as(others, call.variables, reached), reached
+        return entry.known_as(others, call.variables, reached), entry.said, reached
 
     def _forget(self) -> None:
         """Keep the number of steps bounded: the ones used least lately go."""
@@ -221,7 +222,7 @@ class Jitted(Generic[P, R]):
         """Return JAX's lowered program for these arguments (``.as_text()``, ``.compile().cost_analysis()``), without running it."""
         call = self._parameters.take_apart(self.name, args, kwargs)
         with STATE:
-            binding, _ = self._bind(call, call.variables)
+            binding, *_ = self._bind(call, call.variables)
             inputs = binding.inputs(call.arrays, call.variables)
         return binding.executable.lower(*binding.complete(inputs, call.arrays, call.variables))  # type: ignore[attr-defined]
 

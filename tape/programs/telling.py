@@ -132,6 +132,7 @@ def timed(compilation: Compilation, started: float | None = None) -> Iterator[No
     ended(compilation, time.perf_counter() - started)
 
 
+_ANEW = {"traces": "traces its ops anew, and compiles those that are not small,", "trace": "traces its function anew"}
 # What was said of a line, so that it is said in the same words again: Python's filters for warnings go by them.
 _SAID: Bounded[Any, str] = Bounded("lines that compile at every step", 512)
 
@@ -146,10 +147,9 @@ def warn_of(site: Site) -> None:
     message = _SAID.cached(
         key,
         lambda: (
-            f"{at(site.line)} "
-            f"{'traces its ops anew, and compiles those that are not small,' if compilation.what == 'traces' else 'compiles'} at every "
-            f"step, {site.streak} times by now: from step to step {change.what} changes{f' ({change.told})' if change.told else ''}; "
-            f"{change.repair}; tape.log_compiles() tells of each"
+            f"{at(site.line)} {_ANEW.get(compilation.what, 'compiles')} at every step, {site.streak} times by now: from step to step "
+            f"{change.what} changes{f' ({change.told})' if change.told else ''}; {change.repair}; "
+            f"{'its .explain()' if compilation.what == 'trace' else 'tape.log_compiles()'} tells of each"
         ),
     )
     warn(message, site.line)

@@ -7,6 +7,7 @@ import pathlib
 import subprocess
 import sys
 import threading
+import types
 import warnings
 import weakref
 
@@ -563,3 +564,51 @@ def test_as_an_error_it_leaves_all_as_it_is():
     assert np.array_equal(y.value, np.full((40 + steps, 3), 22.0))  # it has run
     y.sum().backward()
     assert np.array_equal(w.grad.value, np.full((22, 3), 40.0 + steps))
+
+
+def test_a_step_that_names_what_changes_at_each_call_is_told_of():
+    """It is traced each time, though to one program: contract 25."""
+    run = types.SimpleNamespace(w=tape.constant([1.0, 2.0]), name="start")
+    step = tape.jit(lambda: (run.w * 2.0 if run.name else run.w).sum())
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for i in range(STREAK + 1):
+            run.name = f"run {i}"
+            assert step().item() == 6.0
+    (warning,) = [w for w in found if issubclass(w.category, TapeWarning)]
+    assert f"traces its function anew at every step, {STREAK} times by now" in str(warning.message)
+    assert f"run.name, which <lambda> names, changes ('run {STREAK - 1}' -> 'run {STREAK}')" in str(warning.message)
+    assert step.cache_info() == (STREAK + 1, STREAK + 1, 1)
+    assert step.explain().splitlines()[1] == "trace 2: state run.name: 'run 0' -> 'run 1'"
+
+
+WAYS = {  # what changes, and what is said of that
+    "a length": (lambda run: run.layers.append(run.w), "length of run.layers: 1 -> 2"),
+    "a name in a dict": (lambda run: run.options.update(act="relu"), "run.options['act']: 'tanh' -> 'relu'"),
+    "a class": (lambda run: setattr(run, "other", Other()), "class of run.other: Some -> Other"),
+    "a flag": (lambda run: setattr(run, "on", False), "run.on: True -> False"),
+    "a function": (lambda run: setattr(run, "act", abs), "run.act: an object -> an object"),
+}
+
+
+class Some: ...
+
+
+class Other: ...
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_step_says_what_it_looked_at_that_is_another_one(way):
+    w = tape.constant([1.0, 2.0])
+    run = types.SimpleNamespace(w=w, layers=[w], options={"act": "tanh"}, other=Some(), on=True, act=sum)
+
+    @tape.jit
+    def step():
+        known = (run.options["act"], run.on, run.act, run.other)
+        return sum(layer.sum() for layer in run.layers) * len(known)
+
+    step()
+    change, said = WAYS[way]
+    change(run)
+    step()
+    assert step.explain().splitlines()[1:] == [f"trace 2: state {said}"]
