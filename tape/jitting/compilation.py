@@ -48,7 +48,7 @@ class CompiledStep:
         self.paths = {i: [e.path for e in edges] for i in step.relevant if (edges := reached.edges.get(id(step.sources[i])))}
         self.places = frozenset(reached.by_path())
         self.modes = modes_of(reached)
-        self.names = identities.names(reached)
+        self.names = identities.names_read(reached)
         self.around: list[dict[Hashable, Any]] = []  # what was seen of its surroundings where it was traced
         # Of arguments; None: whichever they are in.
         self.positions = {identities.positions(call.variables, reached)} if identities.asked(reached) else None

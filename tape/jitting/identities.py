@@ -93,6 +93,18 @@ def names(reached: Reach) -> frozenset[str]:
     return frozenset(name for code in _codes(reached) for name in (*code.co_names, *code.co_consts) if isinstance(name, str))
 
 
+def names_read(reached: Reach) -> frozenset[str]:
+    """Return those of them that the code does more with than to assign to them: what only ``__init__`` stores decides nothing."""
+    return frozenset(name for code in _codes(reached) for name in _read(code))
+
+
+@functools.lru_cache(maxsize=4096)
+def _read(code: types.CodeType) -> tuple[str, ...]:
+    taken = [step.argval for step in dis.get_instructions(code) if not step.opname.startswith(("STORE", "DELETE"))]
+    named = {*code.co_names}
+    return (*{name for name in taken if isinstance(name, str) and name in named}, *[x for x in code.co_consts if isinstance(x, str)])
+
+
 def doubted(reached: Reach) -> frozenset[str]:
     """Return the names of attributes of which the user's code may ask whether they are there."""
     return frozenset(name for code in _codes(reached) for name in _doubted(code))

@@ -46,7 +46,7 @@ def trace_anew(
     # Arrays that are a part of other steps stay one, unless nobody knows where they were read, since others stand in such places now.
     moved = {k.place for k in replaced}
     constant = {id(x) for _, x in read} - {id(x) for k, x in read if k.place in moved}
-    there = surroundings(reached, reached.every(), identities.names(reached), (), ())[1] if others else ()
+    there = surroundings(reached, reached.every(), identities.names_read(reached), (), ())[1] if others else ()
     unchanged = [k for k, x in there if k.place not in others_there and id(x) not in constant and is_fixed(x) and _name(k) not in looked]
 
     def traced(places: Sequence[KeptArray]) -> TracedStep:

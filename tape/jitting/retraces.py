@@ -85,7 +85,7 @@ def _is_place(key: Any) -> bool:
 def _value(told: tuple[object, object] | None) -> str:
     """Say what was seen, which is in the second place."""
     if told is None:
-        return "none"
+        return "not looked at"
     looked_at, content = told
     if isinstance(content, Itself):
         return "an object"
@@ -93,7 +93,7 @@ def _value(told: tuple[object, object] | None) -> str:
 
 
 def _class(kind: Any) -> str:
-    return "none" if kind is None else kind.__name__
+    return "not looked at" if kind is None else kind.__name__
 
 
 def described(x: object) -> str:

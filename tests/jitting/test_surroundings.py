@@ -889,3 +889,30 @@ def test_what_comes_where_the_step_only_asked_for_the_shape_of_an_array_is_met(u
             y.sum().backward()
             assert mask.grad.tolist() == [1.0, 2.0]
     assert step.cache_info().traces <= 5
+
+
+class Looped:
+    """What its ``__init__`` and its loop assign to, its step does not read."""
+
+    def __init__(self):
+        self.w = tape.Variable([1.0, 2.0])
+        self.state, self.log, self.act = "start", None, abs
+        self.step = tape.jit(self._step)
+
+    def _step(self, x):
+        loss = (self.w * x).sum()
+        loss.backward()
+        self.w.zero_grad()
+        return loss
+
+    def fit(self):
+        for i in range(4):
+            loss = self.step(jnp.float32(i)).item()
+            self.state, self.act, self.log = f"step {i}", lambda x: x, {"loss": loss}
+        return loss
+
+
+def test_what_is_only_assigned_to_has_no_step_traced_again():
+    trainer = Looped()
+    assert trainer.fit() == 9.0
+    assert trainer.step.cache_info().traces == 1
