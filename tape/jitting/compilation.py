@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 import weakref
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 import jax
 
 from tape import jaxapi
-from tape.callables.objects import Itself
+from tape.callables.objects import Itself, in_cell
 from tape.callables.reach import Edge, Path, Reach, globals_that_hold, modes_of
 from tape.errors import TapeValueError, warn
 from tape.graph.lines import user_line
@@ -31,6 +32,7 @@ from tape.recording import record
 from tape.terminal import counted
 
 _AROUND_LIMIT = 64  # surroundings in which one step was met
+_DEEP = 4  # functions in functions by which these are told apart
 
 
 class CompiledStep:
@@ -237,9 +239,33 @@ def forget_replaced(steps: Iterable[Sequence[CompiledStep]]) -> None:
 
 
 def _told(content: object) -> object:
-    """Return what tells a number, None, a name or an object from others."""
+    """Return what tells a number, None, a name, a function or an object from others."""
     plain = isinstance(content, (int, str, types.NoneType)) or (isinstance(content, (tuple, frozenset)) and is_flag(content))
-    return content if plain else Itself(content)
+    return content if plain else _told_function(content) or Itself(content)
+
+
+def _told_function(content: object, within: int = 0) -> tuple[object, ...] | None:
+    """Return what tells a function from others: one that is made anew of the same is no other one.  None for all else."""
+    if isinstance(content, types.MethodType):
+        parts: list[object] = [content.__func__, content.__self__]
+    elif isinstance(content, functools.partial):
+        parts = [content.func, *content.args, *content.keywords, *content.keywords.values()]
+    elif isinstance(content, types.FunctionType):
+        defaults = [*(content.__defaults__ or ()), *(content.__kwdefaults__ or {}), *(content.__kwdefaults__ or {}).values()]
+        parts = [id(content.__globals__), *defaults, *map(in_cell, content.__closure__ or ())]
+    else:
+        return None
+    told = [_told_part(x, within + 1) for x in parts] if within < _DEEP else [None]
+    return None if None in told else (type(content), getattr(content, "__code__", None), *told)
+
+
+def _told_part(x: object, within: int) -> object:
+    """Return what tells from others what a function is made of; None where that would have to be kept alive."""
+    if x is None or isinstance(x, (bool, int, float, complex, str)):
+        return type(x), repr(x)
+    if isinstance(x, Handle):  # which are bound by where they are
+        return Handle
+    return _told_function(x, within) or (Itself(x) if getattr(type(x), "__weakrefoffset__", 0) else None)
 
 
 def _donated(step: TracedStep, call: Call, options: dict[str, Any]) -> tuple[int, ...]:

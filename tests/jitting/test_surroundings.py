@@ -7,6 +7,7 @@ import gc
 import math
 import sys
 import types
+import warnings
 import weakref
 
 import jax
@@ -916,3 +917,65 @@ def test_what_is_only_assigned_to_has_no_step_traced_again():
     trainer = Looped()
     assert trainer.fit() == 9.0
     assert trainer.step.cache_info().traces == 1
+
+
+class Choosing:
+    """Its step calls what an attribute holds."""
+
+    def __init__(self):
+        self.w = tape.Variable([1.0, 2.0])
+        self.loss = self.squared
+
+    def squared(self, x):
+        return (x * x).sum()
+
+    def halved(self, x):
+        return (x / 2).sum()
+
+    def step(self, x):
+        return self.loss(self.w * x)
+
+
+def _scaling(k):
+    return lambda x: (x * k).sum()
+
+
+def _doing(k):
+    return lambda x: x.sum() if k is True else (3 * x).sum()
+
+
+def _calling(f):
+    return lambda x: f(x) + 1
+
+
+def _of_itself():
+    those = []
+    those.append(lambda x: (x * len(those)).sum())
+    return those[0]
+
+
+REMADE = {  # functions that are made anew at each call, of the same or of other parts, and how often a step is traced for them
+    "methods": (lambda model, i: model.squared if i % 3 else model.halved, 2),
+    "closures": (lambda _, i: _scaling(2.0 + i % 2), 2),
+    "numbers that are equal": (lambda _, i: _doing((True, 1, 1.0)[i % 3]), 3),
+    "defaults": (lambda _, i: lambda x, *, k=i % 2: (x * k).sum(), 2),
+    "partials": (lambda _, i: functools.partial(lambda k, x: (x * k).sum(), 3.0 + i % 2), 2),
+    "partials by names": (lambda _, i: functools.partial(lambda x, **by: sum([x.sum() * k for k in by.values()]), **{"ab"[i % 2]: 3.0}), 2),
+    "in one another": (lambda _, i: _calling(_scaling(i % 2)), 2),
+    "of Variables": (lambda _, i: _scaling(tape.constant(float(i))), 1),
+    "of itself": (lambda _, i: _of_itself(), 9),
+}
+
+
+@pytest.mark.parametrize("way", REMADE)
+def test_functions_that_are_made_anew_are_told_apart_by_what_they_are_made_of(way):
+    remade, traces = REMADE[way]
+    one, other = Choosing(), Choosing()
+    step = tape.jit(one.step)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tape.errors.TapeWarning)  # of functions that are never the same
+        for i in range(9):
+            one.loss, other.loss = remade(one, i), remade(other, i)
+            x = jnp.float32(i + 1)
+            assert step(x).item() == other.step(x).item(), i
+    assert step.cache_info().traces == traces
