@@ -222,7 +222,7 @@ def parts(value: Any) -> Iterator[tuple[object, object, Callable[[Any, Any], obj
         yield "()", value(), None, None
     elif type(value).__module__.partition(".")[0] in {"tape", "jaxlib", "functools"} and callable(getattr(value, "__wrapped__", None)):
         yield ("__wrapped__",), value.__wrapped__, None, None
-        if isinstance(value, _CACHE):
+        if isinstance(value, _CACHE) and not is_installed(value) and value.cache_info().currsize <= _MANY:
             yield from [(steps_to("({!r})", key), x, _cached, key) for key, x in _results(value).items()]
     elif isinstance(value, type) or is_plain_object(value):
         kind: Any = value if isinstance(value, type) else type(value)
@@ -239,6 +239,7 @@ def parts(value: Any) -> Iterator[tuple[object, object, Callable[[Any, Any], obj
 
 
 _CACHE = type(functools.lru_cache(len))
+_MANY = 64  # results of a cache are data, rather than state: each would be looked at among all of them
 
 
 def _cached(cache: Any, key: object) -> object:

@@ -1,0 +1,23 @@
+"""What is reached of the objects behind a function."""
+
+import functools
+
+from tape.callables.reach import Reach
+
+
+def test_caches_of_many_results_and_those_of_packages_are_data():
+    """To look at each of them is to go through all: a step that named an installed package's took minutes."""
+
+    @functools.cache
+    def squared(n):
+        return [n * n]
+
+    for n in range(500):
+        squared(n)
+    assert len(Reach([lambda: squared(3)]).nodes) < 20
+    squared.cache_clear()
+    squared(3)
+    few = Reach([lambda: squared(3)]).nodes
+    assert any(x is squared(3) for x in few)
+    squared.__module__ = "numpy.linalg"
+    assert len(Reach([lambda: squared(3)]).nodes) < len(few)
