@@ -150,7 +150,7 @@ class _Writer:
         """Return what runs one of several jaxprs, by its number, at the cost of the dearest one."""
         writers = [_Writer() for _ in branches]
         functions = [writer.function(branch) for writer, branch in zip(writers, branches, strict=True)]
-        if None in functions or any(branch.effects for branch in branches):
+        if None in functions or not branches[0].out_avals or any(branch.effects for branch in branches):
             return None
         self.cost += max([writer.cost for writer in writers])
         single = len(branches[0].out_avals) == 1
