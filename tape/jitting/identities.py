@@ -16,7 +16,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 from tape.callables.objects import Itself
 from tape.callables.reach import Edge, Reach
-from tape.graph.lines import is_foreign
+from tape.graph.lines import is_foreign, is_installed
 from tape.graph.segment import Handle, itself
 
 _IS, _CONSTANT = dis.opmap["IS_OP"], dis.opmap["LOAD_CONST"]
@@ -106,8 +106,9 @@ def _read(code: types.CodeType) -> tuple[str, ...]:
 
 
 def doubted(reached: Reach) -> frozenset[str]:
-    """Return the names of attributes of which the user's code may ask whether they are there."""
-    return frozenset(name for code in _codes(reached) for name in _doubted(code))
+    """Return the names of attributes of which the user's own code may ask whether they are there."""
+    own = (code for x, code in _codes_of(reached) if not is_installed(x))
+    return frozenset(name for code in own for name in _doubted(code))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -122,14 +123,19 @@ _DOUBTING = frozenset({"hasattr", "getattr", "AttributeError"})
 
 def _codes(reached: Reach) -> Iterator[types.CodeType]:
     """Yield the code of functions of the user's that are reached, with what is in it."""
+    return (code for _, code in _codes_of(reached))
+
+
+def _codes_of(reached: Reach) -> Iterator[tuple[types.FunctionType, types.CodeType]]:
+    """Yield it with the functions."""
     seen: set[types.CodeType] = set()
-    codes = [x.__code__ for x in reached.nodes if isinstance(x, types.FunctionType)]
+    codes = [(x, x.__code__) for x in reached.nodes if isinstance(x, types.FunctionType)]
     while codes:
-        code = codes.pop()
+        function, code = codes.pop()
         if code not in seen and is_foreign(code.co_filename):
             seen.add(code)
-            yield code
-            codes += [x for x in code.co_consts if isinstance(x, types.CodeType)]
+            yield function, code
+            codes += [(function, x) for x in code.co_consts if isinstance(x, types.CodeType)]
 
 
 @functools.lru_cache(maxsize=4096)

@@ -24,6 +24,7 @@ from tape.jitting.flags import FEW, flags, has_kind, is_computing, is_container,
 from tape.jitting.places import KeptArray, arrays_at, has_arrays
 
 _SMALL = 256  # up to here, equal numbers are one object
+_LOOKS = 1024  # for an attribute that is not there, at all objects: beyond, at those that lead to what a step reads
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 
 
@@ -41,11 +42,14 @@ def surroundings(
     ours, watched = {id(edge.holder) for edge in way}, {(id(edge.holder), edge.key) for edge in way}
     found: dict[Hashable, Edge] = {}
     doubted = identities.doubted(reached)
+    many = len(doubted) * len(reached.holders) > _LOOKS
     for holder in reached.holders:
         at, before = holder.place.at, holder.before
         by_name, computed = holder.place.spelled == ".{}", is_computing(holder, names)
         contains = is_container(holder)
-        seen: dict[Any, Edge] = dict(flags(holder, reached, {*watched, *known}, names, doubted))
+        seen: dict[Any, Edge] = dict(
+            flags(holder, reached, {*watched, *known}, names, frozenset() if many and id(at) not in ours else doubted)
+        )
         found.update(seen)
         listed = contains or (by_name and isinstance(at, dict) and is_listing(names))
         if listed and len(at) == len(before) and (id(at) in ours or not before or any(key[-1] == "flag" for key in seen)):

@@ -979,3 +979,27 @@ def test_functions_that_are_made_anew_are_told_apart_by_what_they_are_made_of(wa
             x = jnp.float32(i + 1)
             assert step(x).item() == other.step(x).item(), i
     assert step.cache_info().traces == traces
+
+
+def test_attributes_that_may_come_are_looked_for_at_few_objects():
+    """Code that asks for many names is not asked of each of many objects at each call."""
+    layers = [types.SimpleNamespace(w=tape.constant(1.0), name=str(i)) for i in range(40)]
+    others = [types.SimpleNamespace(kind="data", number=i) for i in range(400)]
+
+    @tape.jit
+    def step(x):
+        results = [
+            layer.w * x
+            + getattr(layer, "bias", 0.0)
+            + getattr(layer, "scale", 0.0)
+            + getattr(layer, "shift", 0.0)
+            + getattr(layer, "gain", 0.0)
+            for layer in layers
+        ]
+        return sum(results) + len(others)
+
+    assert step(2.0).item() == 480.0
+    (entries,) = step._entries.values()
+    assert len(entries[0].bindings[0].edges) < 2000
+    layers[3].bias = tape.constant(5.0)
+    assert step(2.0).item() == 485.0
