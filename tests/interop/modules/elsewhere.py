@@ -67,7 +67,7 @@ def pretended(jax_device):
         "_is_at": lambda _: jax_device,
         "_twin": lambda _: jax_device,
         "_by_dlpack": lambda array: Elsewhere(tensors.by_numpy(array)),
-        "_handed": lambda tensor: jnp.array(tensors.to_numpy(tensor.cpu().contiguous())),
+        "_to_jax": lambda tensor: jnp.array(tensors.to_numpy(tensor.cpu().contiguous())),
     }
     with mock.patch.multiple(tensors, **changed), mock.patch.object(programs._Program, "host", in_callbacks), _Mode():
         yield
