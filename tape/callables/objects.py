@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from tape.callables.code import all_names, imported
-from tape.graph.lines import is_installed, is_of_python
+from tape.graph.lines import is_installed, is_of_python, is_standard
 from tape.graph.segment import Handle
 
 MISSING = type("Missing", (), {"__repr__": lambda _: "nothing"})()  # what an empty place holds
@@ -179,7 +179,7 @@ def in_slot(value: Any, name: str) -> object:
 def writables(value: Any) -> Iterator[Writable]:
     """Yield what can be written to of a function, container or object."""
     if isinstance(value, types.FunctionType):
-        if not is_of_a_library(value, bridges=True):  # what it closes over may still be the user's
+        if not (is_of_a_library(value, bridges=True) or is_standard(value)):  # what it closes over may still be the user's
             names = all_names(value.__code__)
             yield Writable(value.__globals__, "{}", names)
             inside = imported(value.__code__)

@@ -81,6 +81,12 @@ def is_of_python(kind: type) -> bool:
     return kind.__module__.partition(".")[0] in _OF_PYTHON
 
 
+def is_standard(function: FunctionType) -> bool:
+    """Tell whether a function is one of Python's library, whose globals are its own."""
+    name = str(function.__globals__.get("__name__"))
+    return name.partition(".")[0] in _OF_PYTHON and function.__code__.co_filename.startswith((STANDARD, "<frozen"))
+
+
 def is_installed(x: Any) -> bool:
     """Tell whether a class or function belongs to Python or an installed package, which knows nothing of a user's state."""
     name = str((x.__globals__.get("__name__") if isinstance(x, FunctionType) else None) or x.__module__)

@@ -1,6 +1,8 @@
 """What is reached of the objects behind a function."""
 
 import functools
+import importlib
+import sys
 
 from tape.callables.reach import Reach
 
@@ -21,3 +23,10 @@ def test_caches_of_many_results_and_those_of_packages_are_data():
     assert any(x is squared(3) for x in few)
     squared.__module__ = "numpy.linalg"
     assert len(Reach([lambda: squared(3)]).nodes) < len(few)
+
+
+def test_globals_of_pythons_library_are_its_own():
+    """By importlib they lead to the import hooks of others, and by pytest's to all of its session."""
+    nodes = Reach([lambda: importlib.import_module("json")]).nodes
+    assert importlib.import_module in nodes
+    assert not any(x is sys.meta_path for x in nodes)
