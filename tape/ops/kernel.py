@@ -17,6 +17,7 @@ from jax import lax
 from tape import jaxapi
 from tape.bounded import Bounded
 from tape.configuration import configuration
+from tape.errors import TapeError
 from tape.graph.kinds import Kind, Role, cotangent_aval, differentiable, kinds_of, varying
 from tape.graph.length import bytes_of
 from tape.ops import (
@@ -270,7 +271,11 @@ class Kernel(Runner):
             targets[:] = [i for i, grad in enumerate(grads) if grad is not None]
             return [grads[i] for i in targets]
 
-        jaxpr, _ = jaxapi.trace(run, *self.in_avals, *self.out_avals, *self._cotangents(present))
+        try:
+            jaxpr, _ = jaxapi.trace(run, *self.in_avals, *self.out_avals, *self._cotangents(present))
+        except TapeError as error:  # of a primitive inside, of which the user may never have heard
+            error.add_note(f"raised by the derivative of {self.name}")
+            raise
         return self._vjp_of(jaxpr, targets)
 
     def _cotangents(self, present: tuple[bool, ...]) -> list[Any]:

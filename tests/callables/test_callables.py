@@ -12,6 +12,7 @@ import interop
 import tape
 import tape.lax
 import tape.numpy as tnp
+import tape.random
 from tape.bounded import Bounded
 from tape.callables import captures, fingerprints
 from tape.graph.scope import LOCAL
@@ -181,6 +182,15 @@ def test_while_loop_runs_and_refuses_its_gradient():
     assert int(n) == 3
     with pytest.raises(tape.errors.TapeValueError, match="no reverse derivative"):
         tape.gradients(y.sum(), w)
+
+
+def test_a_derivative_that_is_refused_names_the_function_that_was_called():
+    """The user called ``gamma``, whose second derivative goes through a loop of JAX's own."""
+    shape = tape.Variable(W)
+    slope = tape.gradients(tape.random.gamma(tape.random.key(0), tnp.exp(shape)).sum(), shape, create_graph=True)
+    with pytest.raises(tape.errors.TapeValueError, match="gradient of while_loop") as info:
+        tape.gradients((slope * slope).sum(), shape)
+    assert any("derivative of" in note and "gamma" in note for note in info.value.__notes__), info.value.__notes__
 
 
 def test_functions_of_linear_solvers_and_matrices():
