@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from tape.errors import ReleasedTapeError, TapeTypeError, TapeValueError
 from tape.graph import boundary
 from tape.graph.segment import Handle
-from tape.insight.parts import Leaf, Lone, Part, Place, place_of
+from tape.insight.parts import Leaf, Part, Place, nobody, place_of
 from tape.insight.reading import Line, Reading
 from tape.insight.runs import FunctionRun, Runner
 from tape.programs.program import look, run_pending
@@ -30,11 +30,10 @@ class Replay:
     def __init__(self, reading: Reading, inputs: Sequence[Handle], outputs: Sequence[Handle], *, present: bool = False) -> None:
         self._reading = reading
         self._present = present  # where the value of a leaf is gone, its Variable's present one does
-        self._parts = {id(line.part): line.part for line in reading.lines if line is not None}
+        self._parts = {id(line.part): line.part for line in reading.lines}
         self._by_segment = {id(s): part for part in self._parts.values() if (s := part.ref()) is not None}
         # The numbers of the entries that give what is on the tape.
-        self._numbers_by_place = {place: number for number, line in enumerate(reading.lines) if line is not None for place in line.gives}
-        self._lone = {(id(one), i): one for one in reading.places if isinstance(one, Lone) for i in range(len(one.kinds))}
+        self._numbers_by_place = {place: number for number, line in enumerate(reading.lines) for place in line.gives}
         self._avals = [v._place.kind.aval for v in inputs]
         self.inputs = [self._places_of_input(i, v) for i, v in enumerate(inputs)]
         for i, places in enumerate(self.inputs):
@@ -64,7 +63,7 @@ class Replay:
         part = None if variable._segment is None else self._by_segment.get(id(variable._segment))
         if part is not None:
             place = id(part), variable._place.slot
-            if place in self._numbers_by_place or any(not isinstance(s, Leaf) and (id(s[0]), s[1]) == place for s in self._reading.sources):
+            if place in self._numbers_by_place or place in map(place_of, self._reading.sources):
                 return place
         later, leaves = self._reading.became(variable), self._reading.leaf_by_id
         places = [place for place in self._reading.leaves_of(variable) if not later or leaves[place[0]].cell is variable._cell]
@@ -99,17 +98,17 @@ class Replay:
                 self._stopped[place] = place_of(leaf.behind)
                 waiting.append(self._stopped[place])
                 continue
-            if place in self._lone:
-                name = self._lone[place].op.name
-                msg = f"function: {name} ran at once (tape.eager()), and is not kept on the tape; record it without tape.eager()"
-                raise TapeValueError(msg)
             number = self._numbers_by_place.get(place)
             if number is None:
                 self.constants[place] = self._constant(place)
                 continue
             line = self._reading.lines[number]
-            if number in between or line is None:
+            if number in between:
                 continue
+            if line.part.ref is nobody:
+                name = line.step.kernel.name
+                msg = f"function: {name} ran at once (tape.eager()), and is not kept on the tape; record it without tape.eager()"
+                raise TapeValueError(msg)
             if line.step.ends:  # a Variable that was updated: what led to its value may be gone
                 value = UNKNOWN if place in dependents() else _kept(line.part, place[1])
                 if value is not UNKNOWN:
@@ -151,8 +150,8 @@ class Replay:
                 for slot, cell in zip(leaf_slots(part.state), segment.leaves, strict=False):
                     if place_of((part, slot)) == place:
                         yield cell
-        source = next((s for s in self._reading.sources if not isinstance(s, Leaf) and (id(s[0]), s[1]) == place), None)
-        segment = source[0].ref() if source is not None and isinstance(source[0], Part) else None
+        source = next((s for s in self._reading.sources if place_of(s) == place), None)
+        segment = source[0].ref() if isinstance(source, tuple) else None
         if segment is not None:
             cell = segment.results.get(place[1])
             if cell.__class__ is list and cell[0] is None:
