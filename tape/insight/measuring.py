@@ -19,8 +19,7 @@ from tape.insight.connection import Connection
 from tape.insight.entries import Entry, plain, turns_of
 from tape.insight.inside import Inside
 from tape.insight.parts import Place
-from tape.insight.replaying import UNKNOWN, Replay
-from tape.insight.runs import BackwardError, Runner
+from tape.insight.replaying import UNKNOWN, Replay, Runner
 from tape.sweeps.plan import FunctionOp
 from tape.terminal.progress import progress
 
@@ -128,10 +127,8 @@ class Measurement:
         aval = self._connection.output._place.kind.aval
         cotangents: dict[Place, Any] = {root: np.ones(aval.shape, aval.dtype)}
         edges: dict[tuple[int, Place], Any] = {}
-        steps: Any = zip(reversed(replay.numbers), reversed(replay.steps), strict=True)
-        if len(replay.steps) > _LONG:
-            steps = progress(steps, "sweeping once more", len(replay.steps))
-        for number, (line, call) in steps:
+        steps = replay.steps[::-1]
+        for number, line, call in progress(steps, "sweeping once more", len(steps)) if len(steps) > _LONG else steps:
             step, table, cut = line.step, line.part.state.table, line.part.state.cut
             cts = [cotangents.get(place) if table[place[1]].kind.requires_grad and place[1] not in cut else None for place in line.gives]
             if number not in self._leads or all(ct is None for ct in cts) or step.ends:
@@ -144,15 +141,7 @@ class Measurement:
                     raise ReleasedTapeError(msg)
                 operands, results = _filled(operands, step.kernel.in_avals), _filled(results, step.kernel.out_avals)
             wanted = [table[s].kind.requires_grad and i in self._leads[number] for i, s in enumerate(step.inputs)]
-            if isinstance(step.op, FunctionOp):
-                wanted = [w and i < step.op.arguments for i, w in enumerate(wanted)]
-                try:
-                    pulled = call.backward(operands, cts, wanted)
-                except BackwardError as error:
-                    error.entry = number
-                    raise
-            else:
-                pulled = runs.backward(step.kernel, operands, results, cts, wanted)
+            pulled = runs.backward(call, step.kernel, operands, results, cts, wanted)
             for source, want, gradient in zip(line.reads, wanted, pulled, strict=True):
                 if want and gradient is not None:
                     array = np.asarray(gradient)
