@@ -3135,7 +3135,7 @@ of_site(PyObject *site, int field)
     return (PyObject **)((char *)site + runs.own[field]);
 }
 
-/* Tell whether a run for some reason comes from a site again, as flushed in tape/programs/sites.py has it. */
+/* Tell whether a run for some reason comes from a site again, as flushed in tape/programs/telling.py has it. */
 static int
 comes_from(PyObject *site, PyObject *reason)
 {

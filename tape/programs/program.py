@@ -27,8 +27,7 @@ from tape.programs.execution import Program
 from tape.programs.failures import check_slots, salvage
 from tape.programs.interpretation import needed_entries
 from tape.programs.retention import forget, held, note, residuals, stored, trim_one
-from tape.programs.sites import flushed
-from tape.programs.telling import warn_of
+from tape.programs.telling import flushed, warn_of
 from tape.statistics import STATS
 
 
