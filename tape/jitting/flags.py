@@ -6,6 +6,7 @@ They are looked at where code names them.  A number is a part of the step, as in
 from __future__ import annotations
 
 import functools
+import operator
 import types
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
@@ -82,11 +83,13 @@ def flags(
     if kinds := tuple([(k, type(before[k])) for k in wanted if is_of_a_kind(before[k]) and (id(place.at), k) not in watched]):
         yield (holder.key, "kinds"), Edge(_are_of_kinds, (place.get, place.at), kinds, (), -1, True)
     if place.spelled == ".{}" and isinstance(place.at, dict) and len(before) <= FEW:
-        for k in doubted - before.keys():
+        if doubted and not before:
+            yield holder.key, Edge(operator.length_hint, place.at, 0, (), -1, 0)
+        for k in doubted - before.keys() if before else ():
             yield (holder.key, k, "missing"), Edge(dict.get, place.at, k, (), -1, None)
     if told and not isinstance(reached.nodes[holder.node], types.FunctionType):  # whose globals stay
         for e in [e for e in into if e.get is not None and (id(e.holder), e.key) not in watched]:
-            yield (holder.key, e.path, "flags"), Edge(_holds_flags, e, told, (), -1, True)
+            yield (holder.key, e.path, "flags"), Edge(leads_on, e, (_has_flags, told), (), -1, True)
 
 
 def _wanted(holder: Stored, reached: Reach, names: frozenset[str]) -> Iterator[Any]:
@@ -144,13 +147,19 @@ def _all_of_kinds(of: tuple[Callable[[Any, Any], object], Any], told: Sequence[t
 _are_of_kinds = layout.chosen("are_of_kinds", _all_of_kinds)  # which every call asks
 
 
-def _holds_flags(edge: Edge, told: Sequence[tuple[object, object]]) -> bool:
-    """Tell whether an object is there that has flags which are looked at, or another one of its kind with the same."""
-    content = edge.get(edge.holder, edge.key)  # type: ignore[misc]
-    if content is edge.content or type(content) is not type(edge.content):
-        return content is edge.content
-    places = [*writables(content)]
-    return all(any(_is_same(place.at_key(key), flag) for place in places) for key, flag in told)
+def _leads_on(edge: Edge, other: tuple[Callable[[Any, Any, Any], bool], object]) -> bool:
+    """Tell whether an edge leads to what it led to, or what stands there now will do as well: what tells that gets both, and one more."""
+    content, (will_do, told) = edge.get(edge.holder, edge.key), other  # type: ignore[misc]
+    return content is edge.content or will_do(content, edge.content, told)
+
+
+leads_on = layout.chosen("leads_on", _leads_on)
+
+
+def _has_flags(content: object, before: object, told: Sequence[tuple[object, object]]) -> bool:
+    """Tell whether an object is of the kind of the one before, with the same flags that are looked at."""
+    places = [*writables(content)] if type(content) is type(before) else []
+    return bool(places) and all(any(_is_same(place.at_key(key), flag) for place in places) for key, flag in told)
 
 
 def _is_same(x: object, flag: object) -> bool:

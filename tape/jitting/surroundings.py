@@ -20,7 +20,7 @@ from tape.callables.objects import MISSING, Writable, parts, writables
 from tape.callables.reach import Edge, Reach, Stored
 from tape.graph.segment import Handle
 from tape.jitting import identities
-from tape.jitting.flags import FEW, flags, has_kind, is_computing, is_container, is_flag, is_listing, is_of_a_kind
+from tape.jitting.flags import FEW, flags, has_kind, is_computing, is_container, is_flag, is_listing, is_of_a_kind, leads_on
 from tape.jitting.places import KeptArray, arrays_at, has_arrays
 
 _SMALL = 256  # up to here, equal numbers are one object
@@ -71,7 +71,7 @@ def surroundings(
             found.update(((holder.key, e.path), e) for e in reached.into(holder.node) if e.get is not None)
         if keys := tuple(key for key, edge in nothing.items() if edge.content is None or edge.get is _is_empty_at):
             into = [e for e in reached.into(holder.node) if e.get is not None and (id(e.holder), e.key) not in watched]
-            found.update(((holder.key, e.path, "replaced"), Edge(_holds_no_more, e, keys, (), -1, True)) for e in into)
+            found.update(((holder.key, e.path, "replaced"), Edge(leads_on, e, (_holds_no_more, keys), (), -1, True)) for e in into)
     for node, value in enumerate(reached.nodes):
         found.update(((reached.path(node), name), edge) for name, edge in _of_no_attribute(value, names))
     return found, suspects
@@ -141,12 +141,9 @@ def _is_empty_at(place: Writable, key: object) -> bool:
     return isinstance(content, _CONTAINERS) and not len(content)
 
 
-def _holds_no_more(edge: Edge, keys: Sequence[object]) -> bool:
-    """Tell whether what held nothing under these keys is there, or something of its kind that holds nothing there either."""
-    content = edge.get(edge.holder, edge.key)  # type: ignore[misc]
-    if content is edge.content:
-        return True
-    alike = type(content) is type(edge.content) and not isinstance(content, types.FunctionType)
+def _holds_no_more(content: object, before: object, keys: Sequence[object]) -> bool:
+    """Tell whether something is of the kind of what held nothing under these keys, and holds nothing there either."""
+    alike = type(content) is type(before) and not isinstance(content, types.FunctionType)
     held = [(place, key) for place in writables(content) for key in keys] if alike else []
     return alike and all(place.at_key(key) is None or place.at_key(key) is MISSING or _is_empty_at(place, key) for place, key in held)
 
