@@ -4216,6 +4216,8 @@ looked_up(PyObject *get, PyObject *at, PyObject *key)
         return PyLong_FromSsize_t(PyDict_GET_SIZE(at));
     } else if (get == steps.length && PyList_CheckExact(at)) {
         return PyLong_FromSsize_t(PyList_GET_SIZE(at));
+    } else if (get == steps.length && PyAnySet_CheckExact(at)) {
+        return PyLong_FromSsize_t(PySet_GET_SIZE(at));
     } else if (get == steps.attribute && PyCell_Check(at) && key == name_contents) {
         value = PyCell_GET(at);
     }
@@ -4247,6 +4249,24 @@ leads_on(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     PyObject *asked[] = {now, before, PyTuple_GET_ITEM(other, 1)}, *answer = PyObject_Vectorcall(PyTuple_GET_ITEM(other, 0), asked, 3, NULL);
     Py_DECREF(now);
     return answer;
+}
+
+/* Tell whether what is read at the key of a place is one of some containers, and empty, as _is_empty_in in tape/jitting/surroundings.py. */
+static PyObject *
+is_empty_in(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("is_empty_in", nargs, 2)) {
+        return NULL;
+    }
+    if (!PyTuple_Check(args[0]) || PyTuple_GET_SIZE(args[0]) != 2 || !PyTuple_Check(args[1]) || PyTuple_GET_SIZE(args[1]) != 2) {
+        PyErr_SetString(PyExc_TypeError, "what reads a place and that place are a tuple, and so are a key and the classes of containers");
+        return NULL;
+    }
+    PyObject *value = looked_up(PyTuple_GET_ITEM(args[0], 0), PyTuple_GET_ITEM(args[0], 1), PyTuple_GET_ITEM(args[1], 0));
+    int contains = value == NULL ? -1 : PyObject_IsInstance(value, PyTuple_GET_ITEM(args[1], 1));
+    Py_ssize_t size = contains == 1 ? PyObject_Size(value) : contains;
+    Py_XDECREF(value);
+    return size < 0 ? NULL : PyBool_FromLong(contains && size == 0);
 }
 
 /* Tell whether what is read at some keys of a place is of the classes that are told, as _all_of_kinds in tape/jitting/flags.py. */
@@ -6527,6 +6547,7 @@ static PyMethodDef functions[] = {
     {"planned", planned, METH_VARARGS, "Sweep back through entries whose sweep is nothing but their VJPs."},
     FAST(line_outside, "Return the file and line of the innermost frame outside the library."),
     FAST(leads_on, "Tell whether an edge leads to what it led to, or to what will do."),
+    FAST(is_empty_in, "Tell whether what is read at a key of a place is an empty container."),
     FAST(are_of_kinds, "Tell whether what is read at some keys of a place is of the classes that are told."),
     FAST(ran, "Run entries as long as NumPy runs them."),
     FAST(needed, "Return the lines of a tape that slots depend on."),

@@ -10,12 +10,13 @@ import contextlib
 import operator
 import types
 from collections import deque
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
+from tape import layout
 from tape.callables.objects import MISSING, Writable, parts, writables
 from tape.callables.reach import Edge, Reach, Stored
 from tape.graph.segment import Handle
@@ -69,7 +70,7 @@ def surroundings(
             suspects += [(k, x) for k, x in arrays_at(holder, key) if x.size]
         if arrays:  # these may stand in another object
             found.update(((holder.key, e.path), e) for e in reached.into(holder.node) if e.get is not None)
-        if keys := tuple(key for key, edge in nothing.items() if edge.content is None or edge.get is _is_empty_at):
+        if keys := tuple(key for key, edge in nothing.items() if edge.content is None or edge.get is is_empty_in):
             into = [e for e in reached.into(holder.node) if e.get is not None and (id(e.holder), e.key) not in watched]
             found.update(((holder.key, e.path, "replaced"), Edge(leads_on, e, (_holds_no_more, keys), (), -1, True)) for e in into)
     for node, value in enumerate(reached.nodes):
@@ -94,7 +95,7 @@ def _of_nothing(
         if place.at_key(key) is None:
             yield key, Edge(place.get, place.at, key, (), -1, None)
         elif _is_empty_at(place, key):
-            yield key, Edge(_is_empty_at, place, key, (), -1, True)
+            yield key, Edge(is_empty_in, (place.get, place.at), (key, _CONTAINERS), (), -1, True)
         elif (id(place.at), key) not in known and has_arrays(now := place.at_key(key)):
             if (holder.key, key) not in unread:
                 yield key, Edge(place.get, place.at, key, (), -1, now)
@@ -137,8 +138,20 @@ def _of_no_attribute(value: object, names: Collection[str]) -> Iterator[tuple[ob
 
 
 def _is_empty_at(place: Writable, key: object) -> bool:
-    content = place.at_key(key)
-    return isinstance(content, _CONTAINERS) and not len(content)
+    return _is_empty(place.at_key(key), _CONTAINERS)
+
+
+def _is_empty(content: Any, containers: tuple[type, ...]) -> bool:
+    return isinstance(content, containers) and not len(content)
+
+
+def _is_empty_in(of: tuple[Callable[[Any, Any], object], Any], told: tuple[object, tuple[type, ...]]) -> bool:
+    """Tell whether what is read at the key of a place is one of some containers, and empty."""
+    get, at = of
+    return _is_empty(get(at, told[0]), told[1])
+
+
+is_empty_in = layout.chosen("is_empty_in", _is_empty_in)  # which calls ask
 
 
 def _holds_no_more(content: object, before: object, keys: Sequence[object]) -> bool:
