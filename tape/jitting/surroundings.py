@@ -141,11 +141,11 @@ def _is_empty_at(place: Writable, key: object) -> bool:
     return _is_empty(place.at_key(key), _CONTAINERS)
 
 
-def _is_empty(content: Any, containers: tuple[type, ...]) -> bool:
+def _is_empty(content: Any, containers: tuple[type[Collection[Any]], ...]) -> bool:
     return isinstance(content, containers) and not len(content)
 
 
-def _is_empty_in(of: tuple[Callable[[Any, Any], object], Any], told: tuple[object, tuple[type, ...]]) -> bool:
+def _is_empty_in(of: tuple[Callable[[Any, Any], object], Any], told: tuple[object, tuple[type[Collection[Any]], ...]]) -> bool:
     """Tell whether what is read at the key of a place is one of some containers, and empty."""
     get, at = of
     return _is_empty(get(at, told[0]), told[1])
