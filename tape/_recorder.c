@@ -28,7 +28,7 @@ Structures are the bases of Python classes (tape/layout.py), with the same attri
 #include <Python.h>
 #include <structmember.h>
 
-#define CONTRACT 27 /* as in tape/layout.py */
+#define CONTRACT 28 /* as in tape/layout.py */
 
 #ifdef Py_GIL_DISABLED
 #error "the recorder in C needs the GIL; the one in Python runs without it"
@@ -4227,6 +4227,36 @@ are_of_kinds(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
     Py_RETURN_TRUE;
 }
 
+/* Tell whether objects are of the classes that are told, and dicts hold nothing under some names, as _are_all_alike in tape/jitting/classes.py. */
+static PyObject *
+are_alike(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("are_alike", nargs, 2)) {
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; PyTuple_Check(args[0]) && i < PyTuple_GET_SIZE(args[0]); i++) {
+        PyObject *row = PyTuple_GET_ITEM(args[0], i), *own, *names;
+        if (!PyTuple_Check(row) || PyTuple_GET_SIZE(row) != 4 || !PyDict_Check(own = PyTuple_GET_ITEM(row, 2)) ||
+            !PyTuple_Check(names = PyTuple_GET_ITEM(row, 3))) {
+            PyErr_SetString(PyExc_TypeError, "an object, a class, a dict and names are a tuple");
+            return NULL;
+        }
+        if ((PyObject *)Py_TYPE(PyTuple_GET_ITEM(row, 0)) != PyTuple_GET_ITEM(row, 1)) {
+            Py_RETURN_FALSE;
+        }
+        for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(names); k++) {
+            int there = PyDict_Contains(own, PyTuple_GET_ITEM(names, k));
+            if (there < 0) {
+                return NULL;
+            }
+            if (there) {
+                Py_RETURN_FALSE;
+            }
+        }
+    }
+    Py_RETURN_TRUE;
+}
+
 /* Return the file and line of the innermost frame outside the library, as user_line in tape/graph/lines.py has it, where `foreign` knows the files of
    all frames on the way, and none of their codes is among those that record for `others`; None where that is not so. */
 static PyObject *
@@ -6477,6 +6507,7 @@ static PyMethodDef functions[] = {
     {"planned", planned, METH_VARARGS, "Sweep back through entries whose sweep is nothing but their VJPs."},
     FAST(line_outside, "Return the file and line of the innermost frame outside the library."),
     FAST(are_of_kinds, "Tell whether what is read at some keys of a place is of the classes that are told."),
+    FAST(are_alike, "Tell whether objects are of the classes that are told, and hold nothing under some names."),
     FAST(ran, "Run entries as long as NumPy runs them."),
     FAST(needed, "Return the lines of a tape that slots depend on."),
     FAST(through, "Return the lines of a tape that sweeps go through."),

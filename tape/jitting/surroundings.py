@@ -20,6 +20,7 @@ from tape.callables.objects import MISSING, Writable, parts, writables
 from tape.callables.reach import Edge, Reach, Stored
 from tape.graph.segment import Handle
 from tape.jitting import identities
+from tape.jitting.classes import methods_in
 from tape.jitting.flags import FEW, flags, has_kind, is_computing, is_container, is_flag, is_listing, is_of_a_kind
 from tape.jitting.places import KeptArray, arrays_at, has_arrays
 
@@ -74,6 +75,7 @@ def surroundings(
             found.update(((holder.key, e.path, "replaced"), Edge(_holds_no_more, e, keys, (), -1, True)) for e in into)
     for node, value in enumerate(reached.nodes):
         found.update(((reached.path(node), name), edge) for name, edge in _of_no_attribute(value, names))
+    found.update(methods_in(reached, names))
     return found, suspects
 
 
