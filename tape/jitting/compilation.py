@@ -20,7 +20,7 @@ from tape.jitting import identities
 from tape.jitting.arguments import Call
 from tape.jitting.binding import Binding
 from tape.jitting.classes import objects_in
-from tape.jitting.flags import is_flag, kind_of
+from tape.jitting.flags import form_of, is_flag, is_inert, kind_of
 from tape.jitting.orders import Orders
 from tape.jitting.places import KeptArray, arrays_in, edges_to, without_contents
 from tape.jitting.renewal import emptied, renewed
@@ -242,6 +242,8 @@ def forget_replaced(steps: Iterable[Sequence[CompiledStep]]) -> None:
 
 def _told(content: object) -> object:
     """Return what tells a number, None, a name, a function or an object from others."""
+    if isinstance(content, tuple) and not is_flag(content) and is_inert(content):
+        return form_of(content)
     plain = isinstance(content, (int, str, types.NoneType)) or (isinstance(content, (tuple, frozenset)) and is_flag(content))
     return content if plain else _told_function(content) or Itself(content)
 
