@@ -4228,7 +4228,7 @@ looked_up(PyObject *get, PyObject *at, PyObject *key)
     return PyObject_Vectorcall(get, read, 2, NULL);
 }
 
-/* Tell whether an edge leads to what it led to, or what stands there now will do as well, as _leads_on in tape/jitting/flags.py. */
+/* Tell whether an edge leads to what it led to, or what stands there now will do as well, as _leads_on in tape/jitting/replaced.py. */
 static PyObject *
 leads_on(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
@@ -4295,6 +4295,36 @@ are_of_kinds(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
         Py_DECREF(value);
         if (!same) {
             Py_RETURN_FALSE;
+        }
+    }
+    Py_RETURN_TRUE;
+}
+
+/* Tell whether objects are of the classes that are told, and dicts hold nothing under some names, as _are_all_alike in tape/jitting/classes.py. */
+static PyObject *
+are_alike(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("are_alike", nargs, 2)) {
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; PyTuple_Check(args[0]) && i < PyTuple_GET_SIZE(args[0]); i++) {
+        PyObject *row = PyTuple_GET_ITEM(args[0], i), *own, *names;
+        if (!PyTuple_Check(row) || PyTuple_GET_SIZE(row) != 4 || !PyDict_Check(own = PyTuple_GET_ITEM(row, 2)) ||
+            !PyTuple_Check(names = PyTuple_GET_ITEM(row, 3))) {
+            PyErr_SetString(PyExc_TypeError, "an object, a class, a dict and names are a tuple");
+            return NULL;
+        }
+        if ((PyObject *)Py_TYPE(PyTuple_GET_ITEM(row, 0)) != PyTuple_GET_ITEM(row, 1)) {
+            Py_RETURN_FALSE;
+        }
+        for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(names); k++) {
+            int there = PyDict_Contains(own, PyTuple_GET_ITEM(names, k));
+            if (there < 0) {
+                return NULL;
+            }
+            if (there) {
+                Py_RETURN_FALSE;
+            }
         }
     }
     Py_RETURN_TRUE;
@@ -6549,6 +6579,7 @@ static PyMethodDef functions[] = {
     FAST(leads_on, "Tell whether an edge leads to what it led to, or to what will do."),
     FAST(is_empty_in, "Tell whether what is read at a key of a place is an empty container."),
     FAST(are_of_kinds, "Tell whether what is read at some keys of a place is of the classes that are told."),
+    FAST(are_alike, "Tell whether objects are of the classes that are told, and hold nothing under some names."),
     FAST(ran, "Run entries as long as NumPy runs them."),
     FAST(needed, "Return the lines of a tape that slots depend on."),
     FAST(through, "Return the lines of a tape that sweeps go through."),
