@@ -85,7 +85,7 @@ class Effects(Captures):
         self.grads = [None if v._extra is None else v._extra.grad for v in sources]
         super().__init__([*sources, *[g for g in self.grads if g is not None]])
         self.sources = list(sources)
-        self.touched: dict[int, Before] = {}  # what was written to, by id
+        self.touched: dict[int, Before] = {}  # type: ignore[misc]
         self.looked: dict[int, Any] = {}  # Variables on whose having a gradient the trace depends
         self.cleared: set[int] = set()  # ids of those whose gradient was cleared before anything could depend on it
         self._cells = [v._cell for v in self.known]

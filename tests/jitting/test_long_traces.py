@@ -9,8 +9,11 @@ import pytest
 
 import tape
 import tape.numpy as tnp
+from tape import layout
+from tape.graph import trie
 from tape.graph.trie import State
 from tape.jitting.garbage import only_young
+from tape.recording import staging
 
 OFTEN = (50, 2, 2)
 
@@ -112,3 +115,52 @@ def test_nothing_of_the_tape_of_a_traced_step_is_left():
     gc.collect()
     left = [x for x in gc.get_objects() if isinstance(x, State) and x.depth > 600]
     assert left == []
+
+
+def test_no_note_is_kept_of_structures_that_are_not_met_again():
+    step = looped(50)
+    step()  # with the run around it
+    met = len(trie._SEEN)
+    looped(300)()
+    assert len(trie._SEEN) - met < 100
+
+
+@pytest.mark.skipif(layout.NATIVE is None, reason="the recorder in Python records all of it")
+def test_entries_on_results_of_a_step_that_is_traced_are_recorded_in_c(monkeypatch):
+    recorded = []
+    slow = staging.record_staged
+    monkeypatch.setattr("tape.recording.plain.record_staged", lambda op, inputs: recorded.append(op.name) or slow(op, inputs))
+    w = tape.Variable(np.ones(3, np.float32))
+
+    @tape.jit
+    def step():
+        y = tnp.sin(w)
+        for _ in range(50):
+            y = y * y + 0.5 * y
+            y, _ = tnp.split(tnp.concatenate([y, y]), 2)
+        return y.sum()
+
+    step()
+    assert len(recorded) < 10, recorded
+
+
+def test_a_result_from_outside_that_a_step_rebinds_under_no_grad_is_a_constant_of_it():
+    def run(jit):
+        w = tape.Variable(np.array([1.0, 2.0, 3.0]))
+        made = w * 2
+
+        def step():
+            with tape.no_grad():
+                made[0] = (made * 3)[1]
+            y = made
+            for _ in range(3):
+                y = y * w + made
+            return y.sum()
+
+        y = jit(step)()
+        (g,) = tape.gradients(y, (w,), create_graph=True)
+        (h,) = tape.gradients((g * g).sum(), (w,))
+        return float(y), g.numpy(), h.numpy()
+
+    for a, b in zip(run(tape.jit), run(lambda f: f), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12)
