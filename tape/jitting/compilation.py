@@ -19,7 +19,8 @@ from tape.graph.segment import Handle, itself
 from tape.jitting import identities
 from tape.jitting.arguments import Call
 from tape.jitting.binding import Binding
-from tape.jitting.flags import is_flag, kind_of
+from tape.jitting.classes import objects_in
+from tape.jitting.flags import form_of, is_flag, is_inert, kind_of
 from tape.jitting.orders import Orders
 from tape.jitting.places import KeptArray, arrays_in, edges_to, without_contents
 from tape.jitting.renewal import emptied, renewed
@@ -154,6 +155,7 @@ class CompiledStep:
         seen["aliases"] = {path: aliases.get(path) for path in self.around[0]["aliases"]} if self.around else aliases
         kinds = {reached.path(n): kind_of(reached.nodes[n]) for n in through}
         seen["kinds"] = {path: kinds.get(path) for path in self.around[0]["kinds"]} if self.around else kinds
+        seen["hidden"], objects = objects_in(reached, through, self.names)
         if self.positions is not None:
             seen["keys"] = identities.found_by(reached)
         if seen not in self.around:
@@ -163,7 +165,7 @@ class CompiledStep:
             self.around.append(seen)
             del self.around[:-_AROUND_LIMIT]
         parts = [Edge(get, at, key, (), -1, x) for get, at, key, x in edges_to([k for k, _ in read], [x for _, x in read])]
-        edges = [*way, *self.globals, *reached.modes, *parts, *around.values(), *orders.edges(), *finding[1]]
+        edges = [*way, *self.globals, *reached.modes, *parts, *around.values(), *orders.edges(), *finding[1], *objects]
         pinned = {i for i, place in enumerate(where) if place}.union(i for i in self.paths if i < self.given)
         strangers: set[int] = set() if self.positions is None else identities.met(reached) - {id(given[i]) for i in pinned}
         found = {path: reached.nodes[node] for path, node in nodes.items()}
@@ -240,6 +242,8 @@ def forget_replaced(steps: Iterable[Sequence[CompiledStep]]) -> None:
 
 def _told(content: object) -> object:
     """Return what tells a number, None, a name, a function or an object from others."""
+    if isinstance(content, tuple) and not is_flag(content) and is_inert(content):
+        return form_of(content)
     plain = isinstance(content, (int, str, types.NoneType)) or (isinstance(content, (tuple, frozenset)) and is_flag(content))
     return content if plain else _told_function(content) or Itself(content)
 
