@@ -69,9 +69,13 @@ def hazardous(segment: Segment, step: State) -> str:
     """Say what an entry uses that has no derivative on the tape, and why it has none."""
     place = segment.state.table[step.inputs[step.hazard]]  # type: ignore[index]
     aval = place.kind.aval
-    at = "" if step.where is None else f" ({step.where[0]}:{step.where[1]})"
     why = why_unrecorded(place.kind.unrecorded, made_at(place, segment))
-    return f"{step.kernel.name}{at} uses a value of shape {aval.shape}, dtype {aval.dtype} that has no derivative on the tape: {why}"
+    return f"{_named(step)} uses a value of shape {aval.shape}, dtype {aval.dtype} that has no derivative on the tape: {why}"
+
+
+def _named(step: State) -> str:
+    at = "" if step.where is None else f" ({step.where[0]}:{step.where[1]})"
+    return f"{step.kernel.name}{at}"
 
 
 def resolved(target: Target) -> Target:
@@ -358,9 +362,11 @@ class Sweep:
         """Refuse to sweep what failed or was released, and what would take an unrecorded gradient for a constant."""
         check_slots(segment, plan.seeds)
         if not plan.entries.isdisjoint(segment.released):
+            both = plan.entries & segment.released
+            last = next(step for step in reversed(segment.state.path()) if step.kernel is not None and step.depth in both)
             msg = (
-                "the sweep reached a part of the tape that an earlier sweep released; pass retain_graph=True to the first "
-                "backward() or gradients() call, or compute the outputs again"
+                f"the sweep reached a part of the tape that an earlier sweep released, {_named(last)}; pass retain_graph=True to the first "
+                "backward() or gradients() call, compute the outputs again, or .detach() what was computed before and is meant as a constant"
             )
             raise ReleasedTapeError(msg)
         if plan.hazard is not None:
