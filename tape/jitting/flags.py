@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 import types
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
@@ -88,7 +89,9 @@ def flags(
     if kinds := tuple([(k, type(before[k])) for k in wanted if is_of_a_kind(before[k]) and (id(place.at), k) not in watched]):
         yield (holder.key, "kinds"), Edge(_are_of_kinds, (place.get, place.at), kinds, (), -1, True)
     if place.spelled == ".{}" and isinstance(place.at, dict) and len(before) <= FEW:
-        for k in doubted - before.keys():
+        if doubted and not before:
+            yield holder.key, Edge(operator.length_hint, place.at, 0, (), -1, 0)
+        for k in doubted - before.keys() if before else ():
             yield (holder.key, k, "missing"), Edge(dict.get, place.at, k, (), -1, None)
 
 

@@ -10,6 +10,7 @@ import types
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tape import layout
 from tape.callables.objects import MISSING, writables
 from tape.callables.reach import Edge, Reach
 
@@ -52,7 +53,7 @@ def replaced(reached: Reach, looks: Mapping[int, Sequence[Look]], watched: Colle
         into = [e for e in reached.into(node) if (id(e.holder), e.key) not in watched] if told else []
         for e in into:
             if e.get is not None:
-                yield (reached.path(node), e.path, "replaced"), Edge(_leads_to_no_other, e, told, (), -1, True)
+                yield (reached.path(node), e.path, "replaced"), Edge(leads_on, e, (_is_no_other, told), (), -1, True)
         if into and into[0] is reached.into(node)[0] and (step := _step(into[0], reached)) is not None:
             further = [((step, *steps), look) for steps, look in told if len(steps) < _STEPS]
             if len(further) <= _MANY:
@@ -75,12 +76,18 @@ def _attribute(value: Any, name: str) -> object:
     return vars(value)[name]
 
 
-def _leads_to_no_other(edge: Edge, told: Sequence[tuple[Sequence[_Step], Look]]) -> bool:
-    """Tell whether an object is there that was seen, or another one of its kind in which everything looked at is as it was."""
-    content = edge.get(edge.holder, edge.key)  # type: ignore[misc]
-    if content is edge.content:
-        return True
-    if type(content) is not type(edge.content) or isinstance(content, types.FunctionType):
+def _leads_on(edge: Edge, other: tuple[Callable[[Any, Any, Any], bool], object]) -> bool:
+    """Tell whether an edge leads to what it led to, or what stands there now will do as well: what tells that gets both, and one more."""
+    content, (will_do, told) = edge.get(edge.holder, edge.key), other  # type: ignore[misc]
+    return content is edge.content or will_do(content, edge.content, told)
+
+
+leads_on = layout.chosen("leads_on", _leads_on)
+
+
+def _is_no_other(content: object, before: object, told: Sequence[tuple[Sequence[_Step], Look]]) -> bool:
+    """Tell whether an object is of the kind of the one before, and everything looked at is in it as it was."""
+    if type(content) is not type(before) or isinstance(content, types.FunctionType):
         return False
     return all(_is_seen(content, steps, look) for steps, look in told)
 
