@@ -231,6 +231,8 @@ def parts(value: Any) -> Iterator[tuple[object, object, Callable[[Any, Any], obj
         for name in dict.fromkeys((*sorted(fixed), *shared)):
             if kind is not value or name not in vars(kind):  # its own are in a place
                 yield f".{name}", getattr(value, name, None), getattr, name
+        for name, descriptor in _descriptors(kind):  # what they hold is each object's
+            yield (name,), descriptor, None, None
         call = getattr(kind, "__call__", None)  # noqa: B004 - its closure is wanted
         if kind is not value and isinstance(call, types.FunctionType):
             yield ("__call__",), call, None, None
@@ -302,6 +304,18 @@ def _of_the_class(kind: type) -> Iterator[str]:
     for base in kind.__mro__:
         if not of_a_library(base.__module__):
             yield from [n for n, x in vars(base).items() if _is_shared(n, x)]
+
+
+def _descriptors(kind: type) -> Iterator[tuple[str, object]]:
+    """Yield the objects of a user's that say what attributes of a class are, with the names of these."""
+    for base in kind.__mro__:
+        if not of_a_library(base.__module__):
+            yield from [(n, x) for n, x in vars(base).items() if _is_descriptor(type(x))]
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_descriptor(kind: Any) -> bool:
+    return hasattr(kind, "__get__") and not (of_a_library(kind.__module__) or is_installed(kind))
 
 
 def _modules(place: dict[str, Any], names: Sequence[str]) -> list[types.ModuleType]:

@@ -7,6 +7,7 @@ dicts, bound arguments.  Each step on the way is an edge; edges that can be rebo
 from __future__ import annotations
 
 import functools
+import logging
 import operator
 import sys
 import types
@@ -25,7 +26,7 @@ from tape.graph.segment import Handle, itself
 _LIMIT = 300_000  # objects looked through, which takes some seconds
 _KEYED = (dict, set, frozenset)
 _CONTAINERS = (*_KEYED, list, tuple, deque)
-_SKIPPED = (types.ModuleType, str, bytes, int, float, type(None), np.generic, jax.Array)
+_SKIPPED = (types.ModuleType, str, bytes, int, float, type(None), np.generic, jax.Array, logging.Logger)  # which leads to all others
 
 
 @functools.lru_cache(maxsize=4096)

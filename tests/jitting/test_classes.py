@@ -1,6 +1,7 @@
 """Steps of ``tape.jit`` call methods: what classes hold may be others between calls, and so may the classes of objects."""
 
 import functools
+import weakref
 
 import jax.numpy as jnp
 import pytest
@@ -157,3 +158,34 @@ def test_classes_are_compared_in_c_as_in_python():
         assert layout.NATIVE.are_alike(rows, None) is classes._are_all_alike(rows, None)
     with pytest.raises(TypeError, match="are a tuple"):
         layout.NATIVE.are_alike((1,), None)
+
+
+class Kept:
+    """A descriptor that keeps what each object has for its attribute."""
+
+    def __init__(self, keeping, key):
+        self.held, self.key = keeping(), key
+
+    def __get__(self, instance, owner=None):
+        return self.held.get(self.key(instance))
+
+    def __set__(self, instance, value):
+        self.held[self.key(instance)] = value
+
+
+@pytest.mark.parametrize(
+    "keeping", [(dict, id), (weakref.WeakKeyDictionary, lambda x: x), (dict, lambda x: "all")], ids=["id", "weak", "one"]
+)
+def test_what_descriptors_keep_is_met(keeping):
+    class Model:
+        w, training = Kept(*keeping), Kept(*keeping)
+
+    model = Model()
+    model.w, model.training = tape.Variable(2.0), True
+    step = tape.jit(lambda x: model.w * x if model.training else model.w * x * 10)
+    for value, training in ((2.0, True), (3.0, True), (3.0, False), (4.0, True)):
+        model.w, model.training = tape.Variable(value), training
+        y = step(jnp.float32(1.0))
+        y.backward()
+        assert (y.item(), model.w.grad.item()) == ((value, 1.0) if training else (value * 10, 10.0))
+    assert step.cache_info().traces == 2
