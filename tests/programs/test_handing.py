@@ -1,6 +1,7 @@
 """Values of NumPy become arrays of JAX: by a program of their shape when that comes often, which no run compiles itself."""
 
 import threading
+import time
 from typing import ClassVar
 
 import jax
@@ -167,6 +168,20 @@ def test_what_hands_values_over_is_compiled_first():
     idle.settle()
     assert all(job.made for job in jobs)
     assert order == [2, 3, 0, 1]
+
+
+def test_what_a_run_waits_for_is_compiled_next():
+    begun, going, order = threading.Event(), threading.Event(), []
+    background.submit(lambda: (begun.set(), going.wait(10)))
+    begun.wait(10)
+    others = [background.submit(lambda n=n: (order.append(n), time.sleep(0.2))) for n in range(4)]
+    awaited = background.submit(lambda: order.append("awaited"))
+    assert not awaited.made_within(0.0)
+    threading.Timer(0.05, going.set).start()
+    assert awaited.made_within(0.6)
+    idle.settle()
+    assert order == ["awaited", *range(4)]
+    assert all(job.made for job in others)
 
 
 def test_values_that_sweeps_read_share_no_memory_with_what_is_given_away(stats):
