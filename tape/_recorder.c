@@ -899,9 +899,10 @@ recording(Thread *thread, int *begins)
     return (Segment *)begun;
 }
 
-/* Return the segment in which a step that is traced records, and the Variables that it assigned to (new references); NULL where none is traced. */
+/* Return the segment in which a step that is traced records, and what `begun` in tape/recording/staging.py says of it (new references); NULL where none
+   is traced. */
 static Segment *
-staged(Thread *thread, PyObject **assigned)
+staged(Thread *thread, PyObject **said)
 {
     PyObject *scope = thread == NULL ? NULL : thread->scope;
     if (scope == NULL || told.staged == NULL || begin.segment == NULL || !PyTuple_Check(scope) || PyTuple_GET_SIZE(scope) <= begin.notes ||
@@ -910,10 +911,10 @@ staged(Thread *thread, PyObject **assigned)
     }
     PyObject *given = PyObject_CallNoArgs(told.staged);
     Segment *segment = NULL;
-    if (given != NULL && PyTuple_CheckExact(given) && PyTuple_GET_SIZE(given) == 2 && is_a(PyTuple_GET_ITEM(given, 0), &Segment_type) &&
-        PyDict_CheckExact(PyTuple_GET_ITEM(given, 1))) {
+    if (given != NULL && PyTuple_CheckExact(given) && PyTuple_GET_SIZE(given) == 3 && is_a(PyTuple_GET_ITEM(given, 0), &Segment_type) &&
+        PyDict_CheckExact(PyTuple_GET_ITEM(given, 1)) && PyDict_CheckExact(PyTuple_GET_ITEM(given, 2))) {
         segment = (Segment *)Py_NewRef(PyTuple_GET_ITEM(given, 0));
-        *assigned = Py_NewRef(PyTuple_GET_ITEM(given, 1));
+        *said = Py_NewRef(given);
     }
     Py_XDECREF(given);
     return segment;
@@ -941,7 +942,8 @@ typedef struct { /* where an entry stands before it is committed */
     Segment *segment;
     State *state; /* the one after what has entered so far; a reference of its own */
     PyObject *generation; /* that of the segment then, where it is another one; a reference of its own */
-    PyObject *assigned; /* in a step that is traced: the Variables that it assigned to, by id; NULL otherwise; a reference of its own */
+    PyObject *staged; /* in a step that is traced: its segment, the Variables that it wrote to, by id, and by that of a cell from outside its own;
+                         NULL otherwise; a reference of its own */
     int count, makes; /* whether states are made that were not met */
     Entering entering[LEAVES];
 } Walk;
@@ -1050,7 +1052,7 @@ begin_walk(Walk *walk)
     walk->thread = this_thread();
     walk->segment = NULL;
     walk->state = NULL;
-    walk->generation = walk->assigned = NULL;
+    walk->generation = walk->staged = NULL;
     walk->count = walk->makes = 0;
 }
 
@@ -1062,7 +1064,7 @@ end_walk(Walk *walk)
     }
     Py_CLEAR(walk->state);
     Py_CLEAR(walk->generation);
-    Py_CLEAR(walk->assigned);
+    Py_CLEAR(walk->staged);
 }
 
 /* Tell whether a structure has no slots that were cut from their past. */
@@ -1226,17 +1228,34 @@ slot_of_cell(Walk *walk, PyObject *cell, Place *place, PyObject *origin, PyObjec
     return entered ? Py_NewRef(walk->entering[walk->count - 1].slot) : NULL;
 }
 
-/* Tell whether a Variable is a result of a step that is traced, still pending, and none that the step assigned to: by these it may know others. */
-static int
-is_own(Walk *walk, Handle *handle)
+/* Return the slot of a Variable in a step that is traced (a new reference): of a result that is pending there, or of a value from outside by its own
+   cell for it, once that has entered.  Of Variables that it wrote to it may know others. */
+static PyObject *
+slot_inside(Walk *walk, Handle *handle)
 {
-    if (handle->segment != (PyObject *)walk->segment || PyDict_GET_SIZE(walk->assigned) == 0) {
-        return handle->segment == (PyObject *)walk->segment;
+    PyObject *written = PyTuple_GET_ITEM(walk->staged, 1), *cells = PyTuple_GET_ITEM(walk->staged, 2), *cell = NULL, *slot = NULL;
+    if (PyDict_GET_SIZE(written) > 0) {
+        PyObject *id = PyLong_FromVoidPtr(handle);
+        int there = id == NULL ? -1 : PyDict_Contains(written, id);
+        Py_XDECREF(id);
+        if (there != 0) {
+            return NULL;
+        }
     }
-    PyObject *id = PyLong_FromVoidPtr(handle);
-    int assigned = id == NULL ? -1 : PyDict_Contains(walk->assigned, id);
-    Py_XDECREF(id);
-    return assigned == 0;
+    if (handle->segment == (PyObject *)walk->segment) {
+        return Py_NewRef(((Place *)handle->place)->slot);
+    }
+    if (unobserved(walk->thread, told.forward)) {
+        PyObject *id = PyLong_FromVoidPtr(handle->cell);
+        cell = id == NULL ? NULL : PyDict_GetItemWithError(cells, id);
+        Py_XDECREF(id);
+    }
+    if (cell != NULL) {
+        PyObject *id = PyLong_FromVoidPtr(cell);
+        slot = id == NULL ? NULL : PyDict_GetItemWithError(walk->segment->entered, id);
+        Py_XDECREF(id);
+    }
+    return Py_XNewRef(slot);
 }
 
 /* Return the slot of a Variable (a new reference), which enters as a leaf where it has none. */
@@ -1244,8 +1263,8 @@ static PyObject *
 slot_of(Walk *walk, Handle *handle)
 {
     Place *place = (Place *)handle->place;
-    if (walk->assigned != NULL) {
-        return is_own(walk, handle) ? Py_NewRef(place->slot) : NULL;
+    if (walk->staged != NULL) {
+        return slot_inside(walk, handle);
     }
     if (handle->segment == (PyObject *)walk->segment) {
         return Py_NewRef(place->slot);
@@ -1429,11 +1448,11 @@ slot_of_copy(Walk *walk, PyObject *value)
 static PyObject *
 slot_of_value(Walk *walk, PyObject *value)
 {
-    if ((PyObject *)Py_TYPE(value) == told.numpy && walk->assigned == NULL) {
+    if ((PyObject *)Py_TYPE(value) == told.numpy && walk->staged == NULL) {
         return slot_of_copy(walk, value);
     }
     PyObject *kind = kind_of_number(walk, value);
-    if (kind == NULL && walk->assigned == NULL && PySet_Contains(told.arrays, (PyObject *)Py_TYPE(value)) == 1) {
+    if (kind == NULL && walk->staged == NULL && PySet_Contains(told.arrays, (PyObject *)Py_TYPE(value)) == 1) {
         PyObject *aval = unobserved(walk->thread, told.forward) && unobserved(walk->thread, told.caller) ? PyObject_GetAttr(value, name_aval) : NULL;
         PyObject *id = aval == NULL ? NULL : PyLong_FromVoidPtr(aval);
         PyObject *known = id == NULL ? NULL : PyDict_GetItemWithError(told.kinds, id);
@@ -1767,7 +1786,7 @@ fast(PyObject *op, PyObject *const *inputs, Py_ssize_t n)
     Walk walk;
     int begun = 0;
     begin_walk(&walk);
-    walk.segment = staged(walk.thread, &walk.assigned);
+    walk.segment = staged(walk.thread, &walk.staged);
     if (walk.segment == NULL && !PyErr_Occurred()) {
         walk.segment = recording(walk.thread, &begun);
     }
@@ -1798,7 +1817,7 @@ fast(PyObject *op, PyObject *const *inputs, Py_ssize_t n)
     } else if (walk.makes && !PyErr_Occurred()) {
         result = continued(&walk, start, op, slots, n);
     }
-    if (result == NULL && child == NULL && walk.count == 0 && !begun && walk.assigned == NULL && !PyErr_Occurred()) {
+    if (result == NULL && child == NULL && walk.count == 0 && !begun && walk.staged == NULL && !PyErr_Occurred()) {
         result = followed(segment, op, slots, inputs, n);
     }
 end:

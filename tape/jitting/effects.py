@@ -131,7 +131,7 @@ class Effects(Captures):
         key = id(cell)
         if key in self._own:
             return variable
-        stand_in = self._stand_ins.get(key)
+        stand_in = self.stand_ins.get(key)
         if stand_in is None:
             position = self._expected.get(key)
             if position is not None:
@@ -142,7 +142,7 @@ class Effects(Captures):
                     return variable
                 boundary.awaited(cell, variable._segment, variable._place)
                 traced = placeholder(variable._place.kind.aval)
-            stand_in = self._stand_ins[key] = [traced]
+            stand_in = self.stand_ins[key] = [traced]
         known_as: Handle = handle(None, outside(variable._place, variable._segment), stand_in)
         if variable._place.kind.requires_grad:
             known_as._extra = Extra()
@@ -167,9 +167,9 @@ class Effects(Captures):
         if position is None:
             return known
         value = handle(None, Place(-1, kind_of(kind.aval)), [look(known)])
-        stand_in = self._stand_ins.setdefault(id(before.cell), [self._inputs[position]])
+        stand_in = self.stand_ins.setdefault(id(before.cell), [self._inputs[position]])
         if not before.place.kind.requires_grad:  # by that cell it may have entered as a constant
-            stand_in = self._stand_ins.setdefault(id(known), list(stand_in))
+            stand_in = self.stand_ins.setdefault(id(known), list(stand_in))
         leaf: Handle = handle(None, Place(-1, kind), stand_in)
         leaf._extra = Extra()
         leaf._extra.node = record.node_of(known)
@@ -208,8 +208,8 @@ class Effects(Captures):
         """Note cells that get values of the trace, and which lines made them."""
         wanted = {slot: segment.cells[slot] for slot in live}
         self._own.update((id(cell), cell) for cell in wanted.values())
-        for step in segment.state.path():
-            self._where.update((id(wanted[slot]), step.where) for slot in step.slots if slot in wanted)
+        for slot, where in [(slot, step.where) for step in segment.state.path() for slot in step.slots if slot in wanted]:
+            self._where[id(wanted[slot])] = where
 
     def _unexpected(self, variable: Handle) -> None:
         inside = id(variable._cell) in self._own or (variable._extra is not None and variable._extra.inside is True)
@@ -254,7 +254,7 @@ class Effects(Captures):
     def reads(self, position: int) -> bool:
         """Tell whether the value of a known Variable was read."""
         cell = self._cells[position]
-        return self._expected.get(id(cell)) == position and id(cell) in self._stand_ins
+        return self._expected.get(id(cell)) == position and id(cell) in self.stand_ins
 
     def watched(self, variable: Handle, hooks: dict[int, Any], hook: Callable[..., Any]) -> Callable[..., Any]:
         """Return a hook for sweeps inside, and for the one of what the step returns."""
@@ -341,10 +341,10 @@ class Effects(Captures):
         for segment in filter(None, [ref() for ref in self._staged]):
             self.ran(segment, tuple(segment.cells))
             segment.ran(NOTHING)
-        self._emptied = [*self._own.values(), *self._stand_ins.values()]
+        self._emptied = [*self._own.values(), *self.stand_ins.values()]
         for cell in self._emptied:  # traced values end with the trace
             cell[0] = None
-        for met in (self._own, self._stand_ins, self._hosts, self._nodes, self._origins, self.touched, self.looked):
+        for met in (self._own, self.stand_ins, self._hosts, self._nodes, self._origins, self.touched, self.looked):
             met.clear()
         if failed:  # those in the frames of its traceback
             self.escaped()

@@ -97,7 +97,7 @@ def _straight(closed: ClosedJaxpr, *, final: bool) -> ClosedJaxpr:
 def _with_loops(closed: ClosedJaxpr, *, final: bool) -> ClosedJaxpr | None:
     """Return a jaxpr that computes the same with loops; None where there are none that are worth it."""
     jaxpr = closed.jaxpr
-    listing = _Listing(final=final)
+    listing = _Listing(next((part.size for eqn in jaxpr.eqns if (part := _part_of(eqn)) is not None), 0), final=final)
     inputs = [listing.slot(v) for v in jaxpr.invars]
     listing.add(closed, None)
     entries, avals = listing.entries, listing.avals
@@ -133,11 +133,15 @@ class _Entry(NamedTuple):
 
 
 class _Listing:
-    """A jaxpr's equations as entries, equal ones with the same kernel, and what they read that is known."""
+    """A jaxpr's equations as entries, equal ones with the same kernel, and what they read that is known.
 
-    def __init__(self, *, final: bool) -> None:
+    The first part has its own ``first`` slots, so that most of its entries stand here as they are.
+    """
+
+    def __init__(self, first: int, *, final: bool) -> None:
         self.entries: list[Any] = []
-        self.avals: dict[int, Any] = {}  # by slot
+        self.avals: dict[int, Any] = {}  # by slot, but for results of parts
+        self._first, self._free = first, first
         self.values: dict[int, Any] = {}  # of constants and numbers
         self._final = final
         self._slots: dict[Any, int] = {}  # by variable, or by which number it is
@@ -154,7 +158,7 @@ class _Listing:
         return slot
 
     def _add(self, aval: Any) -> int:
-        slot = len(self.avals)
+        slot, self._free = self._free, self._free + 1
         self.avals[slot] = aval
         return slot
 
@@ -176,13 +180,21 @@ class _Listing:
                 self._enter(_where_known(eqn), stack)
 
     def _take(self, part: Part, eqn: JaxprEqn) -> None:
-        slots = dict(zip(part.inputs, map(self.slot, eqn.invars), strict=True))
-        slots.update((slot, self.slot(number)) for slot, number in part.numbers.items())
+        leaves = dict(zip(part.inputs, map(self.slot, eqn.invars), strict=True))
+        numbers = {id(number): number for number in part.numbers.values()}
+        known = {key: self.slot(number) for key, number in numbers.items()}
+        leaves.update((slot, known[id(number)]) for slot, number in part.numbers.items())
+        own = bool(self._first)
+        on = 0 if own else self._free
+        self._first, self._free = 0, self._free + (0 if own else part.size)
+        own &= not part.named
         for entry in part.entries(final=self._final):
-            given = tuple(map(self._add, entry.kernel.out_avals))
-            self.entries.append(_Entry(entry.kernel, tuple([slots[s] for s in entry.inputs]), given, entry.op, part.line(entry)))
-            slots.update(zip(entry.slots, given, strict=True))
-        self._slots.update(zip(eqn.outvars, [slots[s] for s in part.keep], strict=True))
+            if own and leaves.keys().isdisjoint(entry.inputs):
+                self.entries.append(entry)
+            else:
+                read = tuple([leaves[s] if s in leaves else on + s for s in entry.inputs])
+                self.entries.append(_Entry(entry.kernel, read, tuple([on + s for s in entry.slots]), entry.op, part.line(entry)))
+        self._slots.update(zip(eqn.outvars, [leaves[s] if s in leaves else on + s for s in part.keep], strict=True))
 
     def _enter(self, eqn: JaxprEqn, stack: Any) -> None:
         read = tuple(map(self.slot, eqn.invars))

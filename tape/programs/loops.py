@@ -102,15 +102,17 @@ class Flow:
 
     def __init__(self, entries: Sequence[Step], keep: Sequence[int]) -> None:
         self.entries = entries
-        lengths = [len(e.inputs) for e in entries]
-        self.offsets: Ints = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-        self.reads: Ints = np.fromiter((s for e in entries for s in e.inputs), np.int64, int(self.offsets[-1]))
-        given = [s for e in entries for s in e.slots]
-        self.size = 1 + max([*given, *keep, int(self.reads.max(initial=0))], default=0)
+        inputs, results = [e.inputs for e in entries], [e.slots for e in entries]
+        self.offsets: Ints = np.concatenate([[0], np.cumsum(list(map(len, inputs)), dtype=np.int64)])
+        self.reads: Ints = np.fromiter(chain.from_iterable(inputs), np.int64, int(self.offsets[-1]))
+        counts: Ints = np.fromiter(map(len, results), np.int64, len(entries))
+        first = np.cumsum(counts) - counts
+        given: Ints = np.fromiter(chain.from_iterable(results), np.int64, int(counts.sum()))
+        self.size = 1 + max(int(given.max(initial=0)), int(self.reads.max(initial=0)), *keep, 0)
         self.maker: Ints = np.full(self.size, -1, np.int64)  # the number of the entry; -1: a leaf
         self.number: Ints = np.zeros(self.size, np.int64)  # of the result
-        self.maker[given] = np.repeat(np.arange(len(entries)), [len(e.slots) for e in entries])
-        self.number[given] = [i for e in entries for i in range(len(e.slots))]
+        self.maker[given] = np.repeat(np.arange(len(entries)), counts)
+        self.number[given] = np.arange(len(given)) - np.repeat(first, counts)
         self.keep = keep
 
     def needed_after(self, number: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -123,7 +125,9 @@ class Flow:
 
 def symbols(entries: Sequence[Step]) -> list[object]:
     """Return what entries are told apart by: one with side effects, whose order counts, is like no other."""
-    return [e if e.kernel.jaxpr.effects else e.kernel for e in entries]
+    kernels = [e.kernel for e in entries]
+    acting = {kernel for kernel in set(kernels) if kernel.jaxpr.effects}
+    return [e if e.kernel in acting else e.kernel for e in entries] if acting else [*kernels]
 
 
 def find(flow: Flow) -> list[Loop]:

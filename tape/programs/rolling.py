@@ -5,6 +5,7 @@ Which loops become such ones, which are called turn by turn (:mod:`tape.programs
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -152,7 +153,7 @@ def _saved(flow: Flow, loops: Sequence[Loop], numbers: Sequence[int]) -> float:
 
 def equations(entries: Sequence[Step]) -> int:
     """Return how many equations some entries have."""
-    return sum([len(entry.kernel.jaxpr.eqns) for entry in entries])
+    return sum([len(kernel.jaxpr.eqns) * times for kernel, times in Counter([entry.kernel for entry in entries]).items()])
 
 
 def _chosen(

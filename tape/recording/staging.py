@@ -118,11 +118,14 @@ def current() -> Segment | None:
     return segment
 
 
-def begun() -> tuple[Segment, dict[int, Any]] | None:
-    """Return the segment in which a step that is traced records, and the Variables that it has written to, for the recorder in C."""
+def begun() -> tuple[Segment, dict[int, Any], dict[int, Cell]] | None:
+    """Return the segment in which a step that is traced records, what it has written to, and how it knows others, for the recorder in C."""
     scope = LOCAL.scope
-    segment = current() if scope.trace.pends and not watched() else None
-    return None if segment is None else (segment, scope.trace.touched)
+    trace = scope.trace
+    if not trace.pends or watched():
+        return None
+    segment = current()
+    return None if segment is None else (segment, trace.touched, trace.stand_ins)
 
 
 def recording(segment: Segment) -> bool:

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import threading
 
+import jax
 import numpy as np
 import pytest
 
@@ -164,3 +165,57 @@ def test_a_result_from_outside_that_a_step_rebinds_under_no_grad_is_a_constant_o
 
     for a, b in zip(run(tape.jit), run(lambda f: f), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12)
+
+
+def test_numbers_of_a_long_loop_are_told_apart_by_their_signs_and_types():
+    def step(x, turns=60):
+        y = x
+        for i in range(turns):
+            y = y * 1.0 + (x * 0.0 + x * -0.0) * True + (x * 0 if i % 2 else x * -0.0) + 1
+        return y, 1 / (x * 0.0), 1 / (x * -0.0), 1 / (x * 0), x * float("nan")
+
+    x = tape.Variable(np.array([0.5, 2.0], np.float32))
+    for a, b in zip(tape.jit(step)(x), step(x), strict=True):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
+def test_a_step_of_several_parts_with_loops_in_each():
+    def step(w, x):
+        y = x
+        for _ in range(40):
+            y = tnp.sin(y * w) + 0.5 * y
+        with tape.no_grad():
+            scale = tnp.abs(y).max()
+        y = tape.lax.cond(scale > 1.0, lambda v: v * 2.0, lambda v: v, y)
+        for _ in range(50):
+            y = tnp.cos(y) * w + 0.25 * y
+        y.sum().backward()
+        g = w.grad
+        w.zero_grad()
+        for _ in range(40):
+            y = tnp.sin(y * g) + 0.5 * y
+        return y, g
+
+    with jax.enable_x64(True):
+        w, x = (tape.Variable(np.array(v)) for v in ([0.7, -0.2, 1.1], [0.1, 2.0, -0.4]))
+        found, expected = tape.jit(step)(w, x), step(w, x)
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-9)
+
+
+def test_a_variable_from_outside_that_a_long_loop_assigns_to_is_read_as_it_is_then():
+    def step(w):
+        y = w * 1.0
+        for i in range(30):
+            y = y + w * 0.5
+            if i % 3 == 0:
+                with tape.no_grad():
+                    w.value = w.value * 0.5
+        return y.sum()
+
+    totals = []
+    for jit in (tape.jit, lambda f: f):
+        w = tape.Variable(np.array([1.0, 2.0]))
+        totals.append((float(jit(step)(w)), w.numpy()))
+    assert totals[0][0] == pytest.approx(totals[1][0], rel=1e-12)
+    np.testing.assert_allclose(totals[0][1], totals[1][1])
