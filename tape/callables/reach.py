@@ -92,7 +92,7 @@ class Reach:
         self._incoming: list[list[Edge]] = []  # by node
         nodes: dict[int, int] = {}
         self.nodes: list[object] = []  # what is not a Variable, so that ids stay theirs
-        self._kinds: dict[type, tuple[Path, int]] = {}  # of the user's: where one was met first, or an object of it
+        self.kinds: dict[type, tuple[Path, int]] = {}  # of the user's: where one was met first, or an object of it
         self._names: set[str] = set()  # in the code that is reached
         queue = deque(Edge(None, None, None, (i,), -1, c) for i, c in enumerate(callables) if not _leads_nowhere(c))
         while queue or (queue := deque(self._methods(nodes))):
@@ -120,9 +120,9 @@ class Reach:
 
     def _methods(self, nodes: Mapping[int, int]) -> list[Edge]:
         """Return the edges to methods that may be called and have not been met."""
-        kinds = self._kinds.items()
+        kinds = self.kinds.items()
         callable_methods = [
-            (f, (*path, f".{name}"), node, own or name in self._names) for kind, (path, node) in kinds for name, own, f in methods(kind)
+            (f, (*path, f".{name}"), node, own or name in self._names) for kind, (path, node) in kinds for name, own, f, _ in methods(kind)
         ]
         return [Edge(None, None, None, path, node, f) for f, path, node, called in callable_methods if called and id(f) not in nodes]
 
@@ -130,8 +130,8 @@ class Reach:
         """Yield the edges that leave a function, container or object."""
         if isinstance(value, types.FunctionType):
             self._names.update(all_names(value.__code__))
-        kind = value if isinstance(value, type) else type(value)
-        self._kinds.setdefault(kind, (path, node))
+        for kind in (value, type(value)) if isinstance(value, type) else (type(value),):
+            self.kinds.setdefault(kind, (path, node))
         for place in writables(value):
             before = place.contents()
             self.holders.append(Stored(place, path, before, node))

@@ -7,6 +7,7 @@ all the Python that a call costs; so what can be looked up once is looked up her
 from __future__ import annotations
 
 import functools
+import operator
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import starmap
@@ -348,4 +349,6 @@ def _input(v: Handle, *, reached: bool) -> Handle:
 
 
 if layout.NATIVE is not None:
-    layout.NATIVE.stepping(STATE, HOOKS, configuration, jax.errors.JaxRuntimeError)
+    layout.NATIVE.stepping(
+        STATE, HOOKS, configuration, jax.errors.JaxRuntimeError, operator.getitem, operator.length_hint, dict.get, getattr
+    )

@@ -20,7 +20,8 @@ from tape.graph.segment import Handle
 from tape.jitting import identities
 from tape.jitting.arguments import Call
 from tape.jitting.binding import Binding
-from tape.jitting.flags import is_flag, kind_of
+from tape.jitting.classes import objects_in
+from tape.jitting.flags import form_of, is_flag, is_inert, kind_of
 from tape.jitting.orders import Orders
 from tape.jitting.places import arrays_in, edges_to, without_contents
 from tape.jitting.retraces import described, said_of
@@ -156,6 +157,7 @@ class CompiledStep:
         seen["aliases"] = {path: aliases.get(path) for path in self.around[0]["aliases"]} if self.around else aliases
         kinds = {reached.path(n): kind_of(reached.nodes[n]) for n in through}
         seen["kinds"] = {path: kinds.get(path) for path in self.around[0]["kinds"]} if self.around else kinds
+        seen["hidden"], objects = objects_in(reached, through, self.names)
         if self.positions is not None:
             seen["keys"] = identities.found_by(reached)
         if seen not in self.around:
@@ -166,7 +168,7 @@ class CompiledStep:
             del self.around[:-_AROUND_LIMIT]
         parts = [Edge(get, at, key, (), -1, x) for get, at, key, x in edges_to([k for k, _ in read], [x for _, x in read])]
         edges = [*sorted([*fixed, *way, *[e for e in around.values() if e.source >= 0]], key=_source), *self.globals]
-        conditions = [*reached.modes, *parts, *[e for e in around.values() if e.source < 0], *orders.edges(), *finding[1]]
+        looks = [*reached.modes, *parts, *[e for e in around.values() if e.source < 0], *orders.edges(), *finding[1], *objects]
         pinned = {i for i, place in enumerate(where) if place}.union(i for i in self.paths if i < self.given)
         strangers: set[int] = set() if self.positions is None else identities.met(reached) - {id(given[i]) for i in pinned}
         found = {path: reached.nodes[node] for path, node in nodes.items()}
@@ -179,9 +181,9 @@ class CompiledStep:
             return None
         if any(slot.holds() != slot.held for slot in slots):
             return None
-        ways, looks = ([(e.get, e.holder, e.key, e.content) for e in each] for each in (edges, conditions))
+        ways, conditions = ([(e.get, e.holder, e.key, e.content) for e in each] for each in (edges, looks))
         orders = Orders(map(without_contents, orders))
-        binding = Binding(step, self.run, variables, len(given), ways, looks, slots, kept, orders, found, self.donated, pinned, strangers)
+        binding = Binding(step, self.run, variables, len(given), ways, conditions, slots, kept, orders, found, self.donated, pinned, strangers)
         return binding if binding.fits(given) else None
 
     def suiting(self, given: Sequence[Handle]) -> Binding | None:
@@ -210,6 +212,8 @@ def forget_replaced(steps: Iterable[Sequence[CompiledStep]], follower: Binding |
 
 def _told(content: object) -> object:
     """Return what tells a number, None, a name, a function or an object from others."""
+    if isinstance(content, tuple) and not is_flag(content) and is_inert(content):
+        return form_of(content)
     plain = isinstance(content, (int, str, types.NoneType)) or (isinstance(content, (tuple, frozenset)) and is_flag(content))
     return content if plain else _told_function(content) or Itself(content)
 

@@ -85,7 +85,7 @@ class Effects(Captures):
         self.grads = [None if v._extra is None else v._extra.grad for v in sources]
         super().__init__([*sources, *[g for g in self.grads if g is not None]])
         self.sources = list(sources)
-        self.touched: dict[int, Before] = {}  # what was written to, by id
+        self.touched: dict[int, Before] = {}  # type: ignore[misc]
         self.looked: dict[int, Any] = {}  # Variables on whose having a gradient the trace depends
         self.cleared: set[int] = set()  # ids of those whose gradient was cleared before anything could depend on it
         self._cells = [v._cell for v in self.known]
@@ -107,7 +107,7 @@ class Effects(Captures):
         self._staged: list[Any] = []  # segments that may be pending
         self._hooked: dict[int, tuple[Any, dict[int, Any], set[int]]] = {}  # by id of the hooks of a Variable: both, and which there were
         self._reached: set[int] = set()
-        self.arrivals = Arrivals()
+        self._parts, self.arrivals = list[Part](), Arrivals()
         self._where: dict[int, tuple[str, int] | None] = {}
         self.was_read: list[bool] = []  # for each known Variable, whether its value was read; known when the trace has ended
         self.looked_at: set[int] = set()
@@ -189,7 +189,7 @@ class Effects(Captures):
 
     def place(self, part: Part, inputs: Sequence[Any], trace: object) -> Sequence[Any] | None:
         """Take what belongs to the step itself: a callable of JAX's in it is lowered or differentiated at once."""
-        return placed(part, inputs) if trace is self.trace and not jaxapi.folds() else None
+        return placed(part, inputs, self._parts) if trace is self.trace and not jaxapi.folds() else None
 
     @contextlib.contextmanager
     def tracing(self) -> Iterator[None]:

@@ -31,6 +31,7 @@ class Replacements:
     def __init__(self) -> None:
         self._new: dict[int, Any] = {}  # by id of what was there
         self._kept: set[int] = set()  # the ids of what is there still
+        self._containers = False  # whether they are among them
 
     def __bool__(self) -> bool:
         """Tell whether there are any."""
@@ -65,11 +66,13 @@ class Replacements:
 
     def of_each(self, placed: Iterable[P]) -> list[P]:
         """Return each of some with the place that it has now."""
+        if not self._containers:
+            return [*placed]
         return [self.of(x) if id(x.holder.place.at) in self._new else x for x in placed]
 
     def conditions(self, conditions: Sequence[Way]) -> Sequence[Way]:
         """Return conditions with what they are on now; where they name Variables, which is by a set of ids, with those there are now."""
-        if not self._new:
+        if not (self._containers or (self._new and any(isinstance(key, set) for _, _, key, _ in conditions))):
             return conditions
         return [(get, self.of(at), self.ids(key) if isinstance(key, set) else key, content) for get, at, key, content in conditions]
 
@@ -94,6 +97,7 @@ class Replacements:
         self._new[id(old)] = new
         if isinstance(old, Handle):
             return old._place.kind is new._place.kind and old._original is new._original is None
+        self._containers = True
         if kind in _DICTS:
             alike = in_order(old, new) and getattr(old, "default_factory", None) is getattr(new, "default_factory", None)
             return alike and all(map(self._pair, old.values(), new.values()))

@@ -113,11 +113,12 @@ def doubted(reached: Reach) -> frozenset[str]:
 
 @functools.lru_cache(maxsize=4096)
 def _doubted(code: types.CodeType) -> tuple[str, ...]:
-    named = code.co_names if "AttributeError" in code.co_names else ()
+    steps = [*dis.get_instructions(code)] if "AttributeError" in code.co_names else []
     spelled = code.co_consts if not _DOUBTING.isdisjoint(code.co_names) else ()
-    return (*named, *[x for x in spelled if isinstance(x, str) and x.isidentifier()])
+    return (*[s.argval for s in steps if s.opname in _ATTRIBUTES], *[x for x in spelled if isinstance(x, str) and x.isidentifier()])
 
 
+_ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"})
 _DOUBTING = frozenset({"hasattr", "getattr", "AttributeError"})
 
 

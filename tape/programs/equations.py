@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -22,15 +23,37 @@ _DERIVED = [jaxapi.primitive("custom_jvp_call"), jaxapi.primitive("custom_vjp_ca
 _INT32 = np.dtype(np.int32)
 
 
-def placed(part: Part, inputs: Sequence[Any]) -> Sequence[Any]:
-    """Take a part of the tape into the step that JAX is tracing, as one equation for now; return its results."""
-    results: Sequence[Any] = _PART.bind(*inputs, part=part)
+class _Held:
+    """A part of the tape, as long as somebody else holds it."""
+
+    __slots__ = ("part",)
+
+    def __init__(self, part: Callable[[], Part | None]) -> None:
+        self.part = part
+
+
+def placed(part: Part, inputs: Sequence[Any], holder: list[Part]) -> Sequence[Any]:
+    """Take a part of the tape into the step that JAX is tracing, as one equation for now; return its results.
+
+    JAX keeps the parameters of equations for longer than these, so that the part is held by whoever traces.
+    """
+    holder.append(part)
+    results: Sequence[Any] = _PART.bind(*inputs, part=_Held(weakref.ref(part)))
     return results
 
 
 _PART = jaxapi.Primitive("part")
 _PART.multiple_results = True
-_PART.def_abstract_eval(lambda *_, part: [part.aval(slot) for slot in part.keep])
+_PART.def_abstract_eval(lambda *_, part: [part.part().aval(slot) for slot in part.part().keep])
+
+
+def _part_of(eqn: JaxprEqn) -> Part | None:
+    """Return the part of the tape that an equation is, if it is one."""
+    if eqn.primitive is not _PART:
+        return None
+    part: Part | None = eqn.params["part"].part()
+    assert part is not None, "it is held as long as the step is traced"
+    return part
 
 
 def ops_of(closed: ClosedJaxpr) -> list[str]:
@@ -38,7 +61,8 @@ def ops_of(closed: ClosedJaxpr) -> list[str]:
     return [
         name
         for eqn in closed.jaxpr.eqns
-        for name in ([e.kernel.name for e in eqn.params["part"].recorded] if eqn.primitive is _PART else [eqn.primitive.name])
+        for part in (_part_of(eqn),)
+        for name in ([eqn.primitive.name] if part is None else [e.kernel.name for e in part.recorded])
     ]
 
 
@@ -47,7 +71,7 @@ def written(closed: ClosedJaxpr, *, final: bool) -> ClosedJaxpr:
 
     A ``final`` one is not differentiated any more, so that derivatives of its parts' own go.
     """
-    parts = [eqn.params["part"] for eqn in closed.jaxpr.eqns if eqn.primitive is _PART]
+    parts = [part for eqn in closed.jaxpr.eqns if (part := _part_of(eqn)) is not None]
     size = len(closed.jaxpr.eqns) - len(parts) + sum(equations(part.recorded) for part in parts)
     if size >= FEW and not any(eqn.effects for eqn in closed.jaxpr.eqns) and jax.sharding.get_abstract_mesh().empty:
         with_loops = _with_loops(closed, final=final)
@@ -60,10 +84,11 @@ def _straight(closed: ClosedJaxpr, *, final: bool) -> ClosedJaxpr:
     """Return the same with the equations of its parts."""
 
     def instead(eqn: JaxprEqn) -> ClosedJaxpr | None:
-        if eqn.primitive is not _PART:
+        part = _part_of(eqn)
+        if part is None:
             return None
-        part, outputs = eqn.params["part"].joined(final=final)
-        return part.closed(outputs)  # type: ignore[no-any-return]
+        joined, outputs = part.joined(final=final)
+        return joined.closed(outputs)
 
     into = JaxprBuilder()
     return into.closed(into.inline(closed, [into.input(v.aval) for v in closed.jaxpr.invars], instead=instead))
@@ -147,8 +172,8 @@ class _Listing:
         for eqn in closed.jaxpr.eqns:
             info: Any = eqn.source_info
             stack = info.name_stack if names is None else names + info.name_stack
-            if eqn.primitive is _PART:
-                self._take(eqn.params["part"], eqn)
+            if (part := _part_of(eqn)) is not None:
+                self._take(part, eqn)
             elif self._final and eqn.primitive in _DERIVED:  # each time it is another call, though of the same
                 called = jaxapi.closed(eqn.params["call_jaxpr"])
                 self._slots.update(zip(called.jaxpr.invars, map(self.slot, eqn.invars), strict=True))

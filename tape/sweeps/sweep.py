@@ -23,6 +23,7 @@ from tape.hooking.observing import Observer
 from tape.jaxapi import X64
 from tape.ops.kernel import Op
 from tape.programs.failures import check_slots
+from tape.programs.handing import hand_on
 from tape.programs.program import run_pending
 from tape.programs.retention import trimmed
 from tape.recording import record, staging
@@ -109,6 +110,7 @@ class Sweep:
         self._foreseen: dict[Segment, tuple[tuple[int, ...], Plan, list[Any]]] = {}
         self._parting = Parting()
         self._parted: tuple[Plan, Segment] | None = None  # before which it was asked last
+        self._inner: tuple[Segment | None, int] | None = None  # while users see nothing: what was pending, and the first slot written there
         self._common = targets is None and not self._ignored and batch is None and self.observer is None
 
     def run(
@@ -122,12 +124,16 @@ class Sweep:
             in_mode(RECORD if self._create_graph else SWEEP, self._run, roots, seeds, settings or stack, leaf_hooks)
 
     def _run(self, roots: Sequence[Any], seeds: Sequence[Any], settings: contextlib.ExitStack, leaf_hooks: bool) -> None:
+        pending = LOCAL.segment()
+        if not self._create_graph and self.observer is None and LOCAL.scope.notes is None:
+            self._inner = pending, 0 if pending is None else len(pending.state.table)
         with gathering({}, last=leaf_hooks):
             self.arrive_at(roots, seeds)
             self._sweep_known()
             for segment, cotangents in self._segments(settings):
                 self._sweep_segment(segment, cotangents)
                 self._sweep_known()
+            self._shows()
             if leaf_hooks:
                 for target, gradient in self.gradients.items():
                     if isinstance(target, LeafNode) and target.hooks:
@@ -261,6 +267,8 @@ class Sweep:
                 elif not staging.recording(segment):
                     run_pending(segment, "swept elsewhere")
             plan, state = self.plan(segment, slots), segment.state
+            if not plan.straight or segment.packing is not None or segment.retained or segment.hooks:
+                self._shows(cotangents.values())
             if not plan.pending:
                 self.part(plan, segment)
             try:
@@ -308,10 +316,16 @@ class Sweep:
         if (plan, segment) == self._parted:  # the sweep of that begins again
             return
         self._parted = plan, segment
-        if segment.trace is None and self._parting.ends(plan, max(len(self._heap), segment.generation)):
-            pending = LOCAL.segment()
-            if pending is not None:
-                run_pending(pending, "length")
+        ends = segment.trace is None and self._parting.ends(plan, max(len(self._heap), segment.generation))
+        if ends and (pending := LOCAL.segment()) is not None:
+            first, slot = self._inner or (pending, None)
+            run_pending(pending, "length", slot if pending is first else 0)
+
+    def _shows(self, cotangents: Iterable[Any] = ()) -> None:
+        """Have JAX's arrays in what there is so far, and in some cotangents: users may see them, and all that follows."""
+        if self._inner is not None:
+            self._inner = None
+            hand_on([*cotangents, *[ct for known in (self.gradients, *self._cotangents.values()) for ct in known.values()]])
 
     def _pass_on(self, segment: Segment, state: State, outputs: Iterable[tuple[int, Any]]) -> None:
         """Hand on the cotangents at which the sweep of a segment ended."""
