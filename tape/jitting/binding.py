@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import operator
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import starmap
 from typing import Any, NoReturn
 
@@ -18,7 +18,6 @@ import jax.numpy as jnp
 
 from tape import layout
 from tape.callables.captures import held
-from tape.callables.reach import Path
 from tape.configuration import configuration
 from tape.errors import ExecutionError
 from tape.graph.kinds import Place, kind_of
@@ -29,10 +28,9 @@ from tape.graph.trie import RECORD
 from tape.hooking.handles import CHANGES as HOOKS
 from tape.jaxapi import Tracer, in_trace
 from tape.jitting.delivery import Delivery
-from tape.jitting.following import Replacements, Way
+from tape.jitting.following import Setting
 from tape.jitting.noted import noted
-from tape.jitting.orders import Orders
-from tape.jitting.places import KeptArray, arrays_in, edges_to
+from tape.jitting.places import arrays_in, edges_to
 from tape.jitting.results import Slot
 from tape.jitting.tracing import TracedStep, hooks_of
 from tape.ops.running import Waiting, fails_late
@@ -57,15 +55,9 @@ class Binding(Delivery):
         run: Callable[..., Sequence[Any]],
         variables: Sequence[Any],
         given: int,
-        edges: Sequence[Way],
-        conditions: Sequence[Way],
-        slots: Sequence[Slot],
-        kept: Mapping[int, KeptArray],
-        orders: Orders,
-        found: Mapping[Path, object],
+        setting: Setting,
         donated: Sequence[int],
-        met: Collection[int] = (),
-        strangers: Collection[int] = (),
+        met: Collection[int],
     ) -> None:
         self.step = step
         self.executable = run
@@ -84,7 +76,7 @@ class Binding(Delivery):
         self._pinned = [(i, variables[i]) for i in sorted(pinned)]
         matter = [i for i in step.relevant if i >= given or i in pinned]
         self._matter, self._given = matter, given
-        self._captured = [i for i in step.relevant if i >= given and i not in kept]
+        self._captured = [i for i in step.relevant if i >= given and i not in setting.kept]
         # Those among the arguments that must be leaves for the recorder in C, or the step be left to Python (-1).
         self._asked = [(i, leaf) for i, leaf in step.leaves.items() if i not in matter]
         self._leaves = [*self._swept, *[i if leaf else -1 for i, leaf in self._asked], *[-1 for _ in step.relations.one]]
@@ -96,30 +88,19 @@ class Binding(Delivery):
         self._donating = [step.values[n] for n, m in state if m < 0], [step.grads[m] for _, m in state if m >= 0]
         self._plainly = step.kernel is None and not (self._waits or self._late)
         sources = [v if i >= given or i in pinned else None for i, v in enumerate(variables)]
-        self._hold(sources, edges, conditions, slots, kept, orders, found, {*strangers})
+        self._hold(sources, setting)
         self._plan_delivery(step)
 
-    def _hold(
-        self,
-        sources: list[Any],
-        edges: Sequence[Way],
-        conditions: Sequence[Way],
-        slots: Sequence[Slot],
-        kept: Mapping[int, KeptArray],
-        orders: Orders,
-        found: Mapping[Path, object],
-        strangers: set[int],
-    ) -> None:
+    def _hold(self, sources: list[Any], setting: Setting) -> None:
         """Take these for what the step concerns from now on; whatever happens meanwhile, it does not run on some of them."""
-        step = self.step
+        step, kept = self.step, setting.kept
         self._edges: list[Any] = [_NEVER]
-        self.sources, self.edges, self.conditions, self.strangers = sources, edges, conditions, strangers
-        self.slots, self.kept, self.orders, self.found = slots, kept, orders, found
+        self.sources, self.setting = sources, setting
         self._variables = [sources[i] for i in self._matter]
         self._known = [(sources[i], step.leaves[i]) for i in self._matter if i in step.leaves]
         self._hooks_seen: int = -1
         self._places: list[Place] = []  # of those, when last seen to be of these kinds
-        self._strangers = strangers.union([id(sources[i]) for i in self._captured]) or None
+        self._strangers = {*setting.strangers, *[id(sources[i]) for i in self._captured]} or None
         self._values = [sources[i] for i in step.values if i >= self._given]
         self._looked: list[Any] = [(v, extra_of(v), step.grad_kinds[i]) for i in step.looked for v in [sources[i]]]
         self._looked += [(v, extra_of(v), ...) for i in step.cleared for v in [sources[i]]]
@@ -129,10 +110,10 @@ class Binding(Delivery):
         self._aim(step)
         held = [*edges_to(kept.values(), [sources[i]._cell[0] for i in kept])]
         self.renewable = len(held)  # so many, the first ones, see whether arrays are others
-        held += [edge for edge in edges if edge[0] is not None]
-        held += conditions
+        held += [edge for edge in setting.edges if edge[0] is not None]
+        held += setting.conditions
         seen = {k.place[:2] for k in kept.values()}  # whose forms are looked at
-        held += [(Slot.holds, slot, None, slot.held) for slot in slots if (id(slot.holder.place.at), slot.key) not in seen]
+        held += [(Slot.holds, slot, None, slot.held) for slot in setting.slots if (id(slot.holder.place.at), slot.key) not in seen]
         self._edges = held
 
     # -- is it still so? --------------------------------------------------------------------------------------------
@@ -191,37 +172,30 @@ class Binding(Delivery):
 
     def follow(self) -> bool:
         """Take what is now in the places of what has been replaced, where it is of the same form; tell whether that is so."""
-        there = Replacements()
-        try:
-            edges = there.follow(self.edges)
-        except (LookupError, AttributeError, ValueError, RecursionError):
+        followed = self.setting.followed()
+        if followed is None:
             return False
-        if edges is None or (there and self.met):
-            return False
-        kept, slots = there.of_each(self.kept.values()), there.of_each(self.slots)
-        arrays = arrays_in(kept)
-        if any(x is None for x in arrays):
+        there, setting = followed
+        arrays = arrays_in(setting.kept.values())
+        if (there and self.met) or any(x is None for x in arrays):
             return False
         sources = [*self.sources[: self._given], *map(there.of, self.sources[self._given :])]
-        for i, x in zip(self.kept, arrays, strict=True):
+        for i, x in zip(setting.kept, arrays, strict=True):
             sources[i] = record.constant(x)  # a new one: what was recorded may hold that from before
         captured = {id(sources[i]) for i in self._captured}
         if [sources[i]._place.kind for i in self._matter] != self._kinds or len(captured) < len(self._captured):
             return False
-        conditions = there.conditions(self.conditions)
-        orders, found = Orders(there.of_each(self.orders)), {path: there.of(x) for path, x in self.found.items()}
-        now_kept, strangers = dict(zip(self.kept, kept, strict=True)), there.ids(self.strangers)
-        self._hold(sources, edges, conditions, slots, now_kept, orders, found, strangers)
+        self._hold(sources, setting)
         return self._is_as_it_was()
 
     def let_go(self) -> bool:
         """Hold no arrays that have been replaced, where all else is in its place, until the step follows; tell whether that is so."""
         if not self.renewable or not self.in_place(self.renewable):
             return False
-        for i in self.kept:
-            self.sources[i] = handle(None, Place(-1, self.step.kinds[i]), [None])
         edges = self._edges
-        self._hold(self.sources, self.edges, self.conditions, self.slots, self.kept, self.orders, self.found, self.strangers)
+        for i in self.setting.kept:
+            self.sources[i] = handle(None, Place(-1, self.step.kinds[i]), [None])
+        self._hold(self.sources, self.setting)
         self._edges = [_NEVER] * self.renewable + edges[self.renewable :]
         return True
 
@@ -298,7 +272,7 @@ class Binding(Delivery):
         if results is self._there:  # Ctrl-C came after that
             return None
         result = self._delivered(results, recorded)
-        if self.slots:
+        if self.setting.slots:
             self._there = results
             if self.follow():
                 self.forget()

@@ -22,6 +22,7 @@ from tape.jitting.arguments import Call
 from tape.jitting.binding import Binding
 from tape.jitting.classes import objects_in
 from tape.jitting.flags import form_of, is_flag, is_inert, kind_of
+from tape.jitting.following import Setting
 from tape.jitting.orders import Orders
 from tape.jitting.places import arrays_in, edges_to, without_contents
 from tape.jitting.retraces import described, said_of
@@ -182,8 +183,8 @@ class CompiledStep:
         if any(slot.holds() != slot.held for slot in slots):
             return None
         ways, conditions = ([(e.get, e.holder, e.key, e.content) for e in each] for each in (edges, looks))
-        orders = Orders(map(without_contents, orders))
-        binding = Binding(step, self.run, variables, len(given), ways, conditions, slots, kept, orders, found, self.donated, pinned, strangers)
+        setting = Setting(ways, conditions, slots, kept, Orders(map(without_contents, orders)), found, strangers)
+        binding = Binding(step, self.run, variables, len(given), setting, self.donated, pinned)
         return binding if binding.fits(given) else None
 
     def suiting(self, given: Sequence[Handle]) -> Binding | None:

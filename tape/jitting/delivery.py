@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from tape import layout
-from tape.callables.reach import Path
 from tape.graph.kinds import Place
 from tape.graph.segment import Extra, extra_of
-from tape.jitting.orders import Orders
-from tape.jitting.results import ARRAY, FOUND, GRADIENT, MADE, ONE, SAME, SHARED, Made, Slot, Tree
+from tape.jitting.following import Setting
+from tape.jitting.results import ARRAY, FOUND, GRADIENT, MADE, ONE, SAME, SHARED, Made, Tree
 from tape.jitting.tracing import TracedStep
 from tape.mirrored.detachment import detach
 from tape.programs.program import look
@@ -27,9 +26,7 @@ class Delivery(layout.Bound):
     """What a binding does with the results of its step."""
 
     sources: list[Any]
-    slots: Sequence[Slot]
-    orders: Orders
-    found: Mapping[Path, object]
+    setting: Setting
 
     def _aim(self, step: TracedStep) -> None:
         """Say to which Variables the results go."""
@@ -67,7 +64,7 @@ class Delivery(layout.Bound):
             others = (m.grad, m.of[1] if m.of is not None and m.of[0] == MADE else -1)
             wanted += [other for other in others if other >= 0 and other not in wanted]
         self._needed = [(n, outcome.made[n]) for n in sorted({*wanted})]
-        kept = bool(self.slots or self.orders)
+        kept = bool(self.setting.slots or self.setting.orders)
         rare = any(m.name or m.grad >= 0 or m.retains or m.of for _, m in self._needed)
         self._rarely = bool(rare or self._accumulated or self._joined or self._renewed or outcome.shared or kept)
         # What it returns, where that is new Variables only, each once: on what segment, in which place, and which result.
@@ -156,9 +153,9 @@ class Delivery(layout.Bound):
         containers: list[object] = []
         for tree in self._outcome.shared:
             containers.append(self._built(tree, variables, results, containers))
-        for slot in self.slots:
+        for slot in self.setting.slots:
             slot.put(self._built(slot.content, variables, results, containers))
-        self.orders.make()
+        self.setting.orders.make()
         return containers
 
     def _built(self, tree: Tree, variables: Sequence[Any], results: Sequence[Any], containers: Sequence[object]) -> object:
@@ -174,5 +171,5 @@ class Delivery(layout.Bound):
         if kind == GRADIENT:
             return self.sources[x]._extra.grad
         if kind == FOUND:
-            return self.found[x]
+            return self.setting.found[x]
         return x.copy() if isinstance(x, _OF_ITS_CALLER) else x

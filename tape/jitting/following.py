@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import operator
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 
 from tape.callables.objects import attributes, in_order, is_composed
+from tape.callables.reach import Path
 from tape.graph.segment import Handle
-from tape.jitting.orders import Order
+from tape.jitting.orders import Order, Orders
 from tape.jitting.places import KeptArray
 from tape.jitting.results import Slot
 
@@ -23,6 +24,36 @@ P = TypeVar("P", KeptArray, Slot, Order)
 
 # What reads something (None: it cannot be rebound), from what, by which key, and what that was.
 Way = tuple[Callable[[Any, Any], object] | None, Any, Any, Any]
+
+
+class Setting(NamedTuple):
+    """What is around the Variables that a step concerns, as it was found.
+
+    ``edges`` lead to them, each behind those to its holder, and ``conditions`` are on what else is there.  The step fills ``slots``, reads
+    ``kept`` arrays, by source, and refers to objects that are ``found``, by path; ``strangers`` are the ids of what no argument may be.
+    """
+
+    edges: Sequence[Way]
+    conditions: Sequence[Way]
+    slots: Sequence[Slot]
+    kept: Mapping[int, KeptArray]
+    orders: Orders
+    found: Mapping[Path, object]
+    strangers: Collection[int]
+
+    def followed(self) -> tuple[Replacements, Setting] | None:
+        """Return what has been replaced, and what is around that now; None where it is of another form."""
+        there = Replacements()
+        try:
+            edges = there.follow(self.edges)
+        except (LookupError, AttributeError, ValueError, RecursionError):
+            return None
+        if edges is None:
+            return None
+        slots, orders = there.of_each(self.slots), Orders(there.of_each(self.orders))
+        kept = dict(zip(self.kept, there.of_each(self.kept.values()), strict=True))
+        found = {path: there.of(x) for path, x in self.found.items()}
+        return there, Setting(edges, there.conditions(self.conditions), slots, kept, orders, found, there.ids(self.strangers))
 
 
 class Replacements:
@@ -66,9 +97,7 @@ class Replacements:
 
     def of_each(self, placed: Iterable[P]) -> list[P]:
         """Return each of some with the place that it has now."""
-        if not self._containers:
-            return [*placed]
-        return [self.of(x) if id(x.holder.place.at) in self._new else x for x in placed]
+        return [self.of(x) if self._containers and id(x.holder.place.at) in self._new else x for x in placed]
 
     def conditions(self, conditions: Sequence[Way]) -> Sequence[Way]:
         """Return conditions with what they are on now; where they name Variables, which is by a set of ids, with those there are now."""
@@ -76,7 +105,7 @@ class Replacements:
             return conditions
         return [(get, self.of(at), self.ids(key) if isinstance(key, set) else key, content) for get, at, key, content in conditions]
 
-    def ids(self, ids: set[int]) -> set[int]:
+    def ids(self, ids: Iterable[int]) -> set[int]:
         """Return the ids of what stands for what has some."""
         return {id(self._new[i]) if i in self._new else i for i in ids}
 
