@@ -104,10 +104,10 @@ class Flow:
         self.entries = entries
         inputs, results = [e.inputs for e in entries], [e.slots for e in entries]
         self.offsets: Ints = np.concatenate([[0], np.cumsum(list(map(len, inputs)), dtype=np.int64)])
-        self.reads: Ints = np.fromiter(chain.from_iterable(inputs), np.int64, int(self.offsets[-1]))
+        self.reads: Ints = np.fromiter(itertools.chain.from_iterable(inputs), np.int64, int(self.offsets[-1]))
         counts: Ints = np.fromiter(map(len, results), np.int64, len(entries))
         first = np.cumsum(counts) - counts
-        given: Ints = np.fromiter(chain.from_iterable(results), np.int64, int(counts.sum()))
+        given: Ints = np.fromiter(itertools.chain.from_iterable(results), np.int64, int(counts.sum()))
         self.size = 1 + max(int(given.max(initial=0)), int(self.reads.max(initial=0)), *keep, 0)
         self.maker: Ints = np.full(self.size, -1, np.int64)  # the number of the entry; -1: a leaf
         self.number: Ints = np.zeros(self.size, np.int64)  # of the result
