@@ -366,7 +366,8 @@ class Sweep:
             last = next(step for step in reversed(segment.state.path()) if step.kernel is not None and step.depth in both)
             msg = (
                 f"the sweep reached a part of the tape that an earlier sweep released, {_named(last)}; pass retain_graph=True to the "
-                "first backward() or gradients() call, compute the outputs again, or .detach() what was computed before and is meant as a constant"
+                "first backward() or gradients() call, compute the outputs again, or .detach() what was computed before and is meant as a "
+                "constant"
             )
             raise ReleasedTapeError(msg)
         if plan.hazard is not None:
