@@ -145,9 +145,10 @@ class Reach:
             if not _leads_nowhere(content):
                 yield Edge(read, value, key, (*path, step), node, content)
 
-    def way(self, variables: Iterable[object], nodes: Iterable[int]) -> tuple[list[Edge], set[int]]:
-        """Return all edges that can be rebound on the ways to some of the Variables and nodes, and all nodes on these ways."""
+    def way(self, variables: Iterable[object], nodes: Iterable[int]) -> tuple[list[Edge], list[Edge], set[int]]:
+        """Return all edges that can be rebound on the ways to some of the Variables and nodes, those that cannot, and all nodes there."""
         edges: dict[tuple[int, object], Edge] = {}
+        fixed: list[Edge] = []
         nodes = {*nodes}
         stack = [e for v in variables for e in self.edges.get(id(v), ())]
         stack += [e for n in nodes for e in self._incoming[n]]
@@ -155,10 +156,12 @@ class Reach:
             edge = stack.pop()
             if edge.get is not None:
                 edges[id(edge.holder), edge.key] = edge
+            elif edge.source >= 0:
+                fixed.append(edge)
             if edge.source >= 0 and edge.source not in nodes:
                 nodes.add(edge.source)
                 stack.extend(self._incoming[edge.source])
-        return list(edges.values()), nodes
+        return list(edges.values()), fixed, nodes
 
     def every(self) -> list[Edge]:
         """Return all edges."""

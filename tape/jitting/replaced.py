@@ -53,7 +53,7 @@ def replaced(reached: Reach, looks: Mapping[int, Sequence[Look]], watched: Colle
         into = [e for e in reached.into(node) if (id(e.holder), e.key) not in watched] if told else []
         for e in into:
             if e.get is not None:
-                yield (reached.path(node), e.path, "replaced"), Edge(leads_on, e, (_is_no_other, told), (), -1, True)
+                yield (reached.path(node), e.path, "replaced"), Edge(leads_on, e, (_is_alike, told), (), -1, True)
         if into and into[0] is reached.into(node)[0] and (step := _step(into[0], reached)) is not None:
             further = [((step, *steps), look) for steps, look in told if len(steps) < _STEPS]
             if len(further) <= _MANY:
@@ -82,10 +82,10 @@ def _leads_on(edge: Edge, other: tuple[Callable[[Any, Any, Any], bool], object])
     return content is edge.content or will_do(content, edge.content, told)
 
 
-leads_on = layout.chosen("leads_on", _leads_on)
+leads_on = layout.chosen("leads_on", _leads_on)  # which every call asks
 
 
-def _is_no_other(content: object, before: object, told: Sequence[tuple[Sequence[_Step], Look]]) -> bool:
+def _is_alike(content: object, before: object, told: Sequence[tuple[Sequence[_Step], Look]]) -> bool:
     """Tell whether an object is of the kind of the one before, and everything looked at is in it as it was."""
     if type(content) is not type(before) or isinstance(content, types.FunctionType):
         return False

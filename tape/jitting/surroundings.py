@@ -10,12 +10,13 @@ import contextlib
 import operator
 import types
 from collections import deque
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
+from tape import layout
 from tape.callables.objects import MISSING, Writable, parts
 from tape.callables.reach import Edge, Reach, Stored
 from tape.graph.segment import Handle
@@ -139,7 +140,7 @@ def _of_nothing(
         if place.at_key(key) is None:
             yield key, Edge(place.get, place.at, key, (), -1, None)
         elif _is_empty_at(place, key):
-            yield key, Edge(_is_empty_at, place, key, (), -1, True)
+            yield key, Edge(is_empty_in, (place.get, place.at), (key, _CONTAINERS), (), -1, True)
         elif isinstance(content, tuple) and any(x is None for x in content) and is_inert(content):
             yield key, Edge(place.get, place.at, key, (), -1, content)
         elif named and (id(place.at), key) not in known and has_arrays(now := place.at_key(key)):
@@ -184,8 +185,20 @@ def _of_no_attribute(value: object, names: Collection[str]) -> Iterator[tuple[ob
 
 
 def _is_empty_at(place: Writable, key: object) -> bool:
-    content = place.at_key(key)
-    return isinstance(content, _CONTAINERS) and not len(content)
+    return _is_empty(place.at_key(key), _CONTAINERS)
+
+
+def _is_empty(content: Any, containers: tuple[type[Collection[Any]], ...]) -> bool:
+    return isinstance(content, containers) and not len(content)
+
+
+def _is_empty_in(of: tuple[Callable[[Any, Any], object], Any], told: tuple[object, tuple[type[Collection[Any]], ...]]) -> bool:
+    """Tell whether what is read at the key of a place is one of some containers, and empty."""
+    get, at = of
+    return _is_empty(get(at, told[0]), told[1])
+
+
+is_empty_in = layout.chosen("is_empty_in", _is_empty_in)  # which calls ask
 
 
 def _looks(seen: Mapping[Any, Edge], nothing: Mapping[Any, Edge], *, foreign: bool) -> Iterator[Look]:
@@ -198,14 +211,14 @@ def _looks(seen: Mapping[Any, Edge], nothing: Mapping[Any, Edge], *, foreign: bo
         elif key[-1] == "record":
             yield Look(ALL, has_no_state, None)
     for key, edge in nothing.items():
-        if edge.content is None or edge.get is _is_empty_at:
+        if edge.content is None or edge.get is is_empty_in:
             yield Look(key, _is_nothing, None)
         elif isinstance(edge.content, tuple) and is_inert(edge.content):
             yield Look(key, has_form, form_of(edge.content))
 
 
 def _is_nothing(content: object, _: object) -> bool:
-    return content is None or content is MISSING or (isinstance(content, _CONTAINERS) and not len(content))
+    return content is None or content is MISSING or _is_empty(content, _CONTAINERS)
 
 
 def _is_array_at(place: Writable, told: tuple[object, tuple[int, ...], np.dtype]) -> bool:

@@ -5,6 +5,7 @@ Which loops become such ones, which are called turn by turn (:mod:`tape.programs
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,7 +18,7 @@ from tape.graph.repeats import fused, repeats, written_out
 from tape.graph.trie import Step
 from tape.programs.costs import TURN, Costs, branches, over_layers, to_compile
 from tape.programs.interpretation import on_one_device
-from tape.programs.loops import Flow, Loop, Outside, find
+from tape.programs.loops import Flow, Loop, PerTurn, find
 from tape.programs.scans import Writing
 from tape.programs.turns import Call, Calls, turns_of
 
@@ -144,15 +145,15 @@ def _saved(flow: Flow, loops: Sequence[Loop], numbers: Sequence[int]) -> float:
     """Return the seconds of compilation that loops save: those of their turns, but for the rows that are taken out of what they give."""
     seconds, costs, known = 0.0, Costs(flow, loops, ()), set(numbers)
     for loop in loops:
-        count = equations(flow.entries[loop.start : loop.start + loop.period])
-        others = sum(any(isinstance(s, Outside) and len(s.slots) > 1 and s.slots[0] in known for s in sources) for sources in loop.reads)
+        count = equations(loop.turn)
+        others = sum(any(isinstance(s, PerTurn) and s.slots[0] in known for s in sources) for sources in loop.reads)
         seconds += (loop.count - 1) * (others * _KERNEL + (count - others) * _AGAIN) - costs.taken_out(loop) * _KERNEL
     return seconds
 
 
 def equations(entries: Sequence[Step]) -> int:
     """Return how many equations some entries have."""
-    return sum([len(entry.kernel.jaxpr.eqns) for entry in entries])
+    return sum([len(kernel.jaxpr.eqns) * times for kernel, times in Counter([entry.kernel for entry in entries]).items()])
 
 
 def _chosen(
@@ -165,15 +166,13 @@ def _chosen(
     free = 2 * TURN if waits else TURN
     scans, called, left = [], [], []
     layers = over_layers(flow, loops) if many and size(flow.entries) <= (_EQUATIONS if waits else 1) * UNROLLED else ()
-    if any(branches(flow.entries[loop.start : loop.end], loop, lambda kernel: kernel.passes) for loop in layers):
+    if any(branches(loop, lambda kernel: kernel.passes) for loop in layers):
         layers = ()  # 24 layers with gates and a sum of three took 10 s to compile
     for loop in loops:
         turn, scan, call = costs.of_turns(loop)
         if together and call < scan and call * _LONG < turn and many:
             called.append(loop)
-        elif branches(flow.entries[loop.start : loop.end], loop) or (
-            many and loop not in layers and _pays(flow, loop, scan, max(free, turn * _SHARE, _longer(flow, loop) / _RUNS))
-        ):
+        elif branches(loop) or (many and loop not in layers and _pays(loop, scan, max(free, turn * _SHARE, _longer(loop) / _RUNS))):
             scans.append(loop)
             costs.stacked(loop)
         else:
@@ -188,9 +187,9 @@ def _chosen(
     return sorted(scans, key=lambda loop: loop.start), called
 
 
-def _pays(flow: Flow, loop: Loop, scan: float, least: float) -> bool:
+def _pays(loop: Loop, scan: float, least: float) -> bool:
     """Tell whether it pays to make a loop one of XLA's, which costs so many seconds a turn, and saves at least so many."""
-    turn = [entry.kernel for entry in flow.entries[loop.start : loop.start + loop.period]]
+    turn = [entry.kernel for entry in loop.turn]
     if fused(turn):
         return not written_out(turn, loop.count)
     return scan <= least
@@ -203,13 +202,7 @@ def _join(flow: Flow, scans: list[Loop], left: list[Loop]) -> None:
     """
     for loop in left[::-1]:
         given = {slot for entry in flow.entries[loop.start : loop.end] for slot in entry.slots}
-        if any(
-            len(source.slots) > 1 and not given.isdisjoint(source.slots)
-            for reader in scans
-            for sources in reader.reads
-            for source in sources
-            if isinstance(source, Outside)
-        ):
+        if any(isinstance(s, PerTurn) and not given.isdisjoint(s.slots) for reader in scans for s in reader.sources):
             left.remove(loop)
             scans.append(loop)
 
@@ -218,7 +211,6 @@ def _is_long(entries: Sequence[Step]) -> bool:
     return len(entries) >= MANY or to_compile([entry.kernel for entry in entries]) >= LONG
 
 
-def _longer(flow: Flow, loop: Loop) -> float:
+def _longer(loop: Loop) -> float:
     """Return the seconds per turn by which a loop takes longer to compile where its turns are written out."""
-    turn = flow.entries[loop.start : loop.start + loop.period]
-    return float(sum([entry.kernel.cost.part for entry in turn])) * (loop.count - 1) / loop.count
+    return float(sum([entry.kernel.cost.part for entry in loop.turn])) * (loop.count - 1) / loop.count

@@ -16,10 +16,10 @@ from jax import lax
 
 from tape import jaxapi
 from tape.programs.columns import Ahead, Column
-from tape.programs.loops import Carried, Flow, Ints, Loop, Outside, Result, Same
+from tape.programs.loops import Carried, Flow, Ints, Loop, PerTurn, Result, Same, Shared, Source
 from tape.programs.naming import inline
 from tape.programs.rows import puts_together, takes_apart
-from tape.programs.totals import Source, totals
+from tape.programs.totals import Row, totals
 
 
 class Writing:
@@ -109,17 +109,15 @@ class _Scan:
     def __init__(self, writing: Writing, loop: Loop) -> None:
         self._writing = writing
         self._loop = loop
-        self._turn = writing.entries[loop.start : loop.start + loop.period]
-        self._added = {total.source: total for total in totals(self._turn, loop)}
+        self._added = {total.source: total for total in totals(loop)}
         self._gathered: dict[tuple[int, ...], int] = {}  # numbers in the list of what has a row for each turn
         self._given: list[Any] = []
         self._columns: dict[tuple[int, ...], Column] = {}
         self._registers: dict[Carried, int] = {}  # numbers in the list of what is carried
         self._held: list[tuple[Any, ...]] = []
-        for entry, sources in zip(self._turn, loop.reads, strict=True):
-            for source, aval in zip(sources, entry.kernel.in_avals, strict=True):
-                self._take(source, aval)
-        self._parts = writing.ahead.parts(self._turn, loop.reads, loop.count, self._column, writing.values)
+        for source, aval in loop.operands:
+            self._take(source, aval)
+        self._parts = writing.ahead.parts(loop, self._column, writing.values)
 
         self._newest = {source.result: i for source, i in self._registers.items()}
         multiplied = dict.fromkeys(source for total in self._added.values() for source in total.operands)
@@ -131,7 +129,7 @@ class _Scan:
         self._last = [r for r in alone if r not in self._each and r not in sums]
 
     def _aval(self, result: Result) -> Any:
-        return self._turn[result[0]].kernel.out_avals[result[1]]
+        return self._loop.turn[result[0]].kernel.out_avals[result[1]]
 
     def _take(self, source: Source, aval: Any) -> None:
         """Have what the turns read of a source from before the loop."""
@@ -143,8 +141,8 @@ class _Scan:
                 kind = self._aval(source.result)
                 self._registers[source] = len(self._held)
                 self._held.append(tuple([fitted(writing.value(s), kind) for s in source.initial]))
-        elif len(source.slots) == 1:
-            writing.value(source.slots[0])
+        elif isinstance(source, Shared):
+            writing.value(source.slot)
         elif source.slots not in self._columns and source.slots not in self._gathered:
             there = writing.rows(source.slots)
             if there is None:
@@ -177,8 +175,8 @@ class _Scan:
                 return fitted(lax.full(aval.shape, 0, aval.dtype), aval)
             if isinstance(source, Carried):
                 return held[self._registers[source]][0]
-            if len(source.slots) == 1:
-                return self._writing.values[source.slots[0]]
+            if isinstance(source, Shared):
+                return self._writing.values[source.slot]
             if source.slots in self._gathered:
                 return fitted(given[self._gathered[source.slots]], aval)
             return fitted(self._columns[source.slots].row(number), aval)
@@ -186,7 +184,7 @@ class _Scan:
         def result(of: Result) -> Any:
             return fitted(results[of[0]][of[1]], self._aval(of))
 
-        for entry, sources, (run, ahead) in zip(self._turn, self._loop.reads, self._parts, strict=True):
+        for entry, sources, (run, ahead) in zip(self._loop.turn, self._loop.reads, self._parts, strict=True):
             known = [fitted(column.row(number), aval) for column, aval in ahead]
             results.append(inline(entry, run)(*[read(s, a) for s, a in zip(sources, entry.kernel.in_avals, strict=True)], *known))
         further = [(*register[1:], result(source.result)) for source, register in zip(self._registers, held, strict=True)]
@@ -212,10 +210,10 @@ class _Scan:
         """Add up what the turns only add up."""
         writing, loop = self._writing, self._loop
 
-        def rows(source: Source) -> Any:
+        def rows(source: Row) -> Any:
             if isinstance(source, Same):
                 return arrays[source.result]
-            return self._column(source.slots).whole(loop.count) if isinstance(source, Outside) else carried[self._before.index(source)]
+            return self._column(source.slots).whole(loop.count) if isinstance(source, PerTurn) else carried[self._before.index(source)]
 
         for source, total in self._added.items():
             aval = self._aval(total.result)
