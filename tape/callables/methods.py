@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from tape.bounded import Bounded
-from tape.callables.objects import of_a_library
+from tape.callables.objects import is_shared, of_a_library
 from tape.graph.lines import is_foreign, is_installed
 
 
@@ -42,18 +42,27 @@ def lookups(kind: type, names: Collection[str]) -> Iterator[tuple[type, str, Cal
 
     The nearest is read of the class itself, so that one which comes before it is seen.
     """
-    bases: dict[str, dict[type, None]] = {}
-    for m in methods(kind):
-        if m.unnamed or m.name in names:
-            bases.setdefault(m.name, {})[m.base] = None
-    for name, those in bases.items():
-        nearest = next(iter(those))
+    unnamed = {m.name for m in methods(kind) if m.unnamed}
+    bases: dict[str, list[type]] = {}
+    for base in kind.__mro__:
+        if not (of_a_library(base.__module__) or is_installed(base)):
+            for name, held in vars(base).items():
+                if (name in unnamed or (name in names and not name.startswith("__"))) and _is_method(name, held):
+                    bases.setdefault(name, []).append(base)
+    for name, (nearest, *others) in bases.items():
         held = vars(nearest)[name]
         function = getattr(held, "__func__", held)
-        plain = isinstance(held, (types.FunctionType, staticmethod, property)) and getattr(kind, name, None) is function
-        if plain:
+        if isinstance(held, (types.FunctionType, staticmethod, property)) and getattr(kind, name, None) is function:
             yield kind, name, getattr, kind, function
-        yield from [(base, name, operator.getitem, vars(base), vars(base)[name]) for base in those if base is not nearest or not plain]
+        else:
+            yield nearest, name, operator.getitem, vars(nearest), held
+        yield from [(base, name, operator.getitem, vars(base), vars(base)[name]) for base in others]
+
+
+def _is_method(name: str, held: object) -> bool:
+    """Tell whether what a class has under a name is called, or says what its objects have there."""
+    slot = isinstance(held, (types.MemberDescriptorType, types.GetSetDescriptorType))
+    return not (slot or is_shared(name, held)) and (callable(held) or hasattr(type(held), "__get__"))
 
 
 def _methods(kind: type) -> Sequence[Method]:

@@ -150,7 +150,7 @@ class CompiledStep:
             matter, finding = [*matter, *[v for v, _ in reached.variables.values()]], identities.finding(reached)
         way, fixed, through = reached.way(matter, [*[h.node for h in ours], *finding[0], *nodes.values()])
         known = {(id(k.holder.place.at), k.key) for ks in (slots, inputs) for k in ks}
-        around, arrays = surroundings(reached, way, self.names, known, step.unread)
+        around, arrays = surroundings(reached, way, self.names, known, step.unread, [k for k, _ in read])
         if self.around:  # what a trace itself has changed, such as a cache, is not among them
             around = {key: edge for key, edge in around.items() if key in self.around[0]}
         seen: dict[Any, Any] = {key: (edge.key, _told(edge.content)) for key, edge in around.items()}

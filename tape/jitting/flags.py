@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from tape import layout
-from tape.callables.objects import is_plain_object, of_a_library
+from tape.callables.objects import MISSING, in_slot, is_plain_object, of_a_library
 from tape.callables.reach import Edge, Reach, Stored
 from tape.graph.lines import is_installed
 from tape.graph.segment import Handle
@@ -57,6 +57,11 @@ def is_function(x: Any) -> bool:
     return isinstance(x, _FUNCTIONS) or (callable(x) and of_a_library(type(x).__module__))
 
 
+def is_of_numbers(kind: type) -> bool:
+    """Tell whether a class is one of numbers."""
+    return issubclass(kind, _OF_KINDS)
+
+
 def is_of_a_kind(x: object) -> bool:
     """Tell whether something is a number, NumPy's array or an object, of which the class is looked at."""
     return not is_flag(x) and (isinstance(x, _OF_KINDS) or is_plain_object(x))
@@ -93,6 +98,9 @@ def flags(
             yield holder.key, Edge(operator.length_hint, place.at, 0, (), -1, 0)
         for k in doubted - before.keys() if before else ():
             yield (holder.key, k, "missing"), Edge(dict.get, place.at, k, (), -1, None)
+    elif place.spelled == ".{}" and not isinstance(place.at, (dict, type)):  # slots
+        for k in doubted.intersection(place.names or ()) - before.keys():
+            yield (holder.key, k, "missing"), Edge(in_slot, place.at, k, (), -1, MISSING)
 
 
 def is_looked_into(holder: Stored, reached: Reach, names: frozenset[str]) -> bool:

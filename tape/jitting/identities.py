@@ -127,6 +127,26 @@ _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"})
 _DOUBTING = frozenset({"hasattr", "getattr", "AttributeError"})
 
 
+def counted(reached: Reach) -> frozenset[str]:
+    """Return the names of what code asks for its length."""
+    return frozenset(name for code in _codes(reached) for name in _counted(code))
+
+
+@functools.lru_cache(maxsize=4096)
+def _counted(code: types.CodeType) -> tuple[str, ...]:
+    names: list[str] = []
+    asking, last = False, None
+    for step in dis.get_instructions(code) if "len" in code.co_names else ():
+        if step.opname == "LOAD_GLOBAL" and step.argval == "len":
+            asking, last = True, None
+        elif asking and step.opname.startswith("LOAD"):
+            last = step.argval
+        elif "CALL" in step.opname:
+            names += [last] if asking and isinstance(last, str) else []
+            asking = False
+    return tuple(names)
+
+
 def _codes(reached: Reach) -> Iterator[types.CodeType]:
     """Yield the code of functions of the user's that are reached, with what is in it."""
     return (code for _, code in _codes_of(reached))

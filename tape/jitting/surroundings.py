@@ -36,6 +36,7 @@ from tape.jitting.flags import (
     is_listing,
     is_looked_into,
     is_of_a_kind,
+    is_of_numbers,
     is_one,
     is_same,
 )
@@ -48,17 +49,25 @@ _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 
 
 def surroundings(
-    reached: Reach, way: Sequence[Edge], names: frozenset[str], known: Collection[object], unread: Collection[object]
+    reached: Reach,
+    way: Sequence[Edge],
+    names: frozenset[str],
+    known: Collection[object],
+    unread: Collection[object],
+    read: Collection[KeptArray] = (),
 ) -> tuple[dict[Hashable, Edge], list[tuple[KeptArray, jax.Array]]]:
     """Return by what is seen: lengths of containers on the ``way`` to what a step reads, and the places in code that hold nothing so far.
 
-    Those are its names, and attributes and items of these ``names``, with None or (but for those in slots and classes) an empty container
+    Lengths are those of containers of arrays that it has ``read`` as constants, too, and of those of which code asks for it.  The places
+    are its names, and attributes and items of these ``names``, with None or (but for those in slots and classes) an empty container
     or arrays that are not ``known`` (by container and key) to be read or written to.  Nothing leads through one, so that nobody knows
     whether the step reads it: it is looked at until it gets something, or another array (of another kind, where it is known to be
     ``unread``), or stands in another object.  Return also the places of arrays of which nobody knows whether the step looks at them.
     """
     suspects: list[tuple[KeptArray, jax.Array]] = []
     ours, watched = {id(edge.holder) for edge in way}, {(id(edge.holder), edge.key) for edge in way}
+    counted = identities.counted(reached)
+    constant = {id(k.holder.place.at) for k in read}
     found: dict[Hashable, Edge] = {}
     looks: dict[int, list[Look]] = {}
     doubted = identities.doubted(reached)
@@ -72,8 +81,11 @@ def surroundings(
         )
         found.update(seen)
         listed = contains or (by_name and isinstance(at, dict) and is_listing(names))
-        if listed and len(at) == len(before) and (id(at) in ours or not before or any(key[-1] == "flag" for key in seen)):
+        counts = any(key[-1] == "flag" for key in seen) or _has_objects(seen) or str(holder.path[-1]).lstrip(".") in counted
+        if listed and len(at) == len(before) and (counts or id(at) in ours or id(at) in constant or not before):
             found[holder.key] = _of_length(at, len(at))
+            if counts and contains:
+                looks.setdefault(holder.node, []).append(Look(ALL, _is_of_length, len(at)))
         if contains:
             if len(before) > _SMALL:  # data, rather than state
                 continue
@@ -98,10 +110,19 @@ def surroundings(
     return found, suspects
 
 
+def _has_objects(seen: Mapping[Any, Edge]) -> bool:
+    """Tell whether a place holds objects that are looked at, other than numbers."""
+    return any(key[-1] == "kinds" and not all(map(is_of_numbers, [kind for _, kind in edge.key])) for key, edge in seen.items())
+
+
 def _of_length(at: object, n: int) -> Edge:
     if n <= _SMALL:
         return Edge(operator.length_hint, at, 0, (), -1, n)
     return Edge(lambda at, n: len(at) == n, at, n, (), -1, True)
+
+
+def _is_of_length(content: Any, n: int) -> bool:
+    return len(content) == n
 
 
 def _of_nothing(

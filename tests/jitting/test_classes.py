@@ -51,6 +51,8 @@ def _classes():
             return x * 2
 
         by_two = functools.partialmethod(forward)
+        activate = staticmethod(jnp.sign)
+        kind = "plain"
 
     return Model, Base
 
@@ -58,6 +60,8 @@ def _classes():
 def _times(k):
     return lambda self, x: self.w * x * k
 
+
+LIBRARY = {5.0: jnp.abs, 7.0: jnp.square}
 
 # What a step does with a model, and what becomes of the model, its class and the base of that, for each of some numbers.
 METHODS = {
@@ -70,6 +74,11 @@ METHODS = {
     "a static method": (lambda m, x: m.activation(x) * m.w, lambda m, c, b, k: setattr(c, "activation", staticmethod(lambda x: x * k))),
     "a method of the class": (lambda m, x: m.scaled(x) * m.w, lambda m, c, b, k: setattr(c, "scaled", classmethod(lambda cls, x: x * k))),
     "a partial method": (lambda m, x: m.by_two(x), lambda m, c, b, k: setattr(c, "by_two", functools.partialmethod(_times(k)))),
+    "a library's function": (lambda m, x: m.activate(x) * m.w, lambda m, c, b, k: setattr(c, "activate", staticmethod(LIBRARY[k]))),
+    "a name": (
+        lambda m, x: m.w * x * 2 if type(m).kind == "plain" else m.w * x * len(type(m).kind),
+        lambda m, c, b, k: setattr(c, "kind", "x" * int(k)),
+    ),
     "a method of the object": (lambda m, x: m.forward(x), lambda m, c, b, k: setattr(m, "forward", lambda x: m.w * x * k)),
 }
 

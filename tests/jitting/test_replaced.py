@@ -156,7 +156,7 @@ def test_records_that_grow_and_options_that_are_made_anew_are_no_reason_to_trace
 
     @tape.jit
     def step(x):
-        if len(m.losses) < 0 or m.log is None:
+        if m.losses is None or m.log is None:
             return x
         return m.w * x * m.options["a"]["rate"] if m.options["a"]["flag"] else x
 
@@ -165,3 +165,82 @@ def test_records_that_grow_and_options_that_are_made_anew_are_no_reason_to_trace
         m.log.append(i)
         m.options = {"a": {"flag": True, "rate": 0.5}}
     assert step.cache_info().traces <= 2
+
+
+class Adding:
+    def __init__(self, k):
+        self.k = k
+
+    def __call__(self, x):
+        return x + self.k
+
+
+# What a step reads of some list, and what is put there one after the other.
+GROWING = {
+    "arrays": (lambda them, x: sum([(x * y).sum() for y in them], x), [jnp.full(2, i) for i in range(4)]),
+    "arrays with numbers": (lambda them, x: sum([(x * y).sum() * k for y, k in them], x), [(jnp.full(2, i), 0.5) for i in range(4)]),
+    "as many as there are": (lambda them, x: x * 10 if len(them) > 2 else x, [jnp.float32(i) for i in range(4)]),
+    "as many numbers": (lambda them, x: x * 10 if len(them) > 2 else x, [0.5, 1.5, 2.5, 3.5]),
+    "objects that are called": (lambda them, x: [x := f(x) for f in them][-1] if them else x, [Adding(float(i)) for i in range(4)]),
+}
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_a_list_grows_and_is_cleared_between_calls(name):
+    use, further = GROWING[name]
+    w = tape.Variable(2.0)
+
+    def outcomes(wrap):
+        them = []
+        step = wrap(lambda x: use(them, w * x))
+        for x in further:
+            yield [step(jnp.float32(3.0)).item() for _ in range(2)]
+            them.append(x)
+        yield step(jnp.float32(3.0)).item()
+        them.clear()
+        yield step(jnp.float32(3.0)).item()
+        if wrap is tape.jit:
+            assert step.cache_info().traces <= len(further) + 1
+
+    assert list(outcomes(tape.jit)) == list(outcomes(lambda f: f))
+
+
+def test_a_list_that_grows_is_traced_for_its_length_where_code_asks_for_that_alone():
+    m = Holder(w=tape.Variable(2.0), losses=[], rows=[1, 2])
+    step = tape.jit(lambda x: m.w * x * len(m.rows) if m.losses is not None else x)
+    for _ in range(6):
+        m.losses.append(step(1.0).item())
+    assert step.cache_info().traces <= 2
+    m.rows.append(3)
+    assert step(1.0).item() == 6.0
+
+
+def test_a_module_that_a_function_closes_over_is_looked_at():
+    module = types.ModuleType("of_a_user")
+    module.act, module.scale = (lambda x: x * 2), None
+    step = tape.jit(lambda x: module.act(x) if module.scale is None else module.act(x) * module.scale)
+    assert step(1.0).item() == 2.0
+    module.act = lambda x: x * 5
+    assert step(1.0).item() == 5.0
+    module.scale = tape.Variable(3.0)
+    assert step(1.0).item() == 15.0
+
+
+def test_a_slot_that_was_empty_is_filled():
+    class Layer:
+        __slots__ = ("bias", "w")
+
+        def __init__(self):
+            self.w = tape.Variable(2.0)
+
+        def __call__(self, x):
+            return self.w * x + (self.bias if hasattr(self, "bias") else 0.0)
+
+    layer = Layer()
+    step = tape.jit(lambda x: layer(x))
+    assert step(1.0).item() == 2.0
+    layer.bias = tape.Variable(5.0)
+    assert step(1.0).item() == 7.0
+    del layer.bias
+    assert step(1.0).item() == 2.0
+    assert step.cache_info().traces == 2
