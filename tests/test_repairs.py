@@ -531,9 +531,21 @@ ROWS = {
         ),
         (
             "x.register_hook(lambda g: total(m).backward()); h.sum().backward()",
-            "a hook records under `with tape.enable_grad():`",
+            "a hook or a backward that differentiates something records under `with tape.enable_grad():`",
             "def hook(g):\n with tape.enable_grad(): total(m).backward()\nx = tape.Variable(A); x.register_hook(hook); total(x).backward()",
             "same(x.grad, 2 * A) and same(m.grad, 2 * M)",
+        ),
+        (
+            (
+                "def back(ctx, g): u = 2 * ctx.saved[0] * g; return tape.grad(lambda v: (v * u).sum())(ctx.saved[0])\n"
+                "tape.gradients(made(backward=back).apply(x).sum(), x)"
+            ),
+            "a hook or a backward that differentiates something records under `with tape.enable_grad():`",
+            (
+                "def back(ctx, g):\n with tape.enable_grad(): u = 2 * ctx.saved[0] * g; return tape.grad(lambda v: (v * u).sum())(ctx.saved[0])\n"
+                "y = made(backward=back).apply(x).sum(); g = tape.gradients(y, x, create_graph=True)"
+            ),
+            "same(g, 2 * A) and grad_is(g.sum(), x, 2 + 0 * A) and same(tape.gradients(made(backward=back).apply(x).sum(), x), 2 * A)",
         ),
         (
             "x.register_hook(lambda g: g[:2]); h.sum().backward()",

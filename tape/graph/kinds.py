@@ -151,7 +151,8 @@ def why_unrecorded(unrecorded: bool | str, line: tuple[str, int] | None = None) 
     return (
         f"it is a gradient that was taken without recording{at} (or a value that a hook or the forward of a tape.Function computed), so "
         "its own derivative would be lost; pass create_graph=True where the gradient was taken, or .detach() it to use it as a constant; a "
-        "parameter is updated by it under `with tape.no_grad(): w -= 0.1 * w.grad`, and a hook records under `with tape.enable_grad():`"
+        "parameter is updated by it under `with tape.no_grad(): w -= 0.1 * w.grad`, and a hook or a backward that differentiates something "
+        "records under `with tape.enable_grad():`"
     )
 
 
