@@ -202,7 +202,6 @@ def makes_jaxpr(trace: object) -> bool:
 # With these options of ``custom_vjp.defvjp`` the calls that ``jax.vmap`` makes one may share results; newer releases refuse it without.
 SHARING: dict[str, Any] = {"generic_batching": True} if "generic_batching" in inspect.signature(jax.custom_vjp.defvjp).parameters else {}
 
-
 # Primitives that merely call a jaxpr, with the parameter that holds it.
 CALL_JAXPR_PARAMS: dict[Primitive, str] = {
     known: key
@@ -267,21 +266,26 @@ def trace(fun: Callable[..., Any], *avals: object) -> tuple[ClosedJaxpr, Any]:
 def trace_quickly(fun: Callable[..., Any], *avals: Any) -> tuple[ClosedJaxpr, Any]:
     """:func:`trace` without what ``jax.jit`` does around it, most of it for an op: where a release lets that be, and where it succeeds."""
     bare = jax.sharding.get_abstract_mesh().empty and not getattr(jax.config, "jax_debug_key_reuse", False)
-    if bare and _dynamic is not None and all(aval.__class__ is ShapedArray and aval.sharding.mesh.empty for aval in avals):
+    if bare and (dynamic := _dynamic()) and all(aval.__class__ is ShapedArray and aval.sharding.mesh.empty for aval in avals):
         trees: list[Any] = []
 
         def flat(*args: object) -> list[Any]:
-            results, tree = jax.tree.flatten(fun(*args))
-            trees.append(tree)
-            return results
+            trees.append(jax.tree.structure(results := fun(*args)))
+            return jax.tree.leaves(results)
 
         with contextlib.suppress(Exception):  # what is wrong with a function, JAX says better there
-            jaxpr, shapes, consts = _dynamic(linear_util.wrap_init(flat, debug_info=no_origin()), avals)
+            jaxpr, shapes, consts = dynamic(linear_util.wrap_init(flat, debug_info=no_origin()), avals)
             return _owning(jaxpr, consts), jax.tree.unflatten(trees[0], shapes)
     return trace(fun, *avals)
 
 
-_dynamic: Any = getattr(partial_eval, "trace_to_jaxpr_dynamic", None)
+@functools.cache
+def _dynamic() -> Any:
+    """Return what JAX traces with; None where a release has it in another form."""
+    with contextlib.suppress(Exception):
+        jaxpr, _, _ = partial_eval.trace_to_jaxpr_dynamic(linear_util.wrap_init(list, debug_info=no_origin()), [])
+        return partial_eval.trace_to_jaxpr_dynamic if isinstance(jaxpr, Jaxpr) else None
+    return None
 
 
 def _owning(jaxpr: Jaxpr, consts: Sequence[Any]) -> ClosedJaxpr:
@@ -393,7 +397,4 @@ def assembled(
     return Jaxpr(constants, inputs, outputs, eqns, effects, origin, is_high=high)
 
 
-def partial(fun: Callable[..., Any], *arrays: object) -> Any:
-    """Bind arrays to a function as a pytree, so that they may pass a transformation's boundary with it."""
-    make: Any = jax.tree_util.Partial
-    return make(fun, *arrays)
+partial: Any = jax.tree_util.Partial  # binds arrays to a function as a pytree: they may pass a transformation's boundary with it
