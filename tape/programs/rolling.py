@@ -165,7 +165,8 @@ def _chosen(
     many = waits or _is_long(flow.entries)
     free = 2 * TURN if waits else TURN
     scans, called, left = [], [], []
-    layers = over_layers(flow, loops) if many and size(flow.entries) <= (_EQUATIONS if waits else 1) * UNROLLED else ()
+    whole = size(flow.entries)
+    layers = over_layers(flow, loops) if many and whole <= (_EQUATIONS if waits else 1) * UNROLLED else ()
     if any(branches(flow.entries[loop.start : loop.end], loop, lambda kernel: kernel.passes) for loop in layers):
         layers = ()  # 24 layers with gates and a sum of three took 10 s to compile
     for loop in loops:
@@ -180,8 +181,8 @@ def _chosen(
         else:
             left.append(loop)
     _join(flow, scans, left)
-    saved = {loop.start: size(flow.entries[loop.start : loop.end - loop.period]) for loop in loops}
-    outside = size(flow.entries) - sum(saved[loop.start] for loop in (*scans, *called))
+    saved = {loop.start: (loop.count - 1) * size(flow.entries[loop.start : loop.start + loop.period]) for loop in loops}
+    outside = whole - sum(saved[loop.start] for loop in (*scans, *called))
     for loop in sorted(left, key=lambda loop: -saved[loop.start]):
         if outside > UNROLLED and loop not in layers:
             scans.append(loop)
