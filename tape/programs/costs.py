@@ -99,7 +99,7 @@ class Costs:
         self._read(flow.entries[done:])
         self._rows = np.zeros(flow.size, np.bool_)  # slots that are rows of a stack in any case
         self._rows[[s for s in numbers if s < flow.size]] = True
-        several = [flow.entries[n] for n in np.flatnonzero(flow.counts > 1)]
+        several = [flow.entries[n] for n in np.flatnonzero(flow.counts > 1).tolist()]
         self._rows[[s for e in several if takes_apart(e) for s in e.slots]] = True
 
     def _read(self, entries: Sequence[Step]) -> None:
