@@ -1,7 +1,7 @@
 """Garbage: Python's collector, where much is made that is not to go yet.
 
-It looks through all objects there are (a full collection) whenever there are a quarter more of them. Where a step of 200 000 entries is
-traced, that takes as long as all the rest, and finds nothing: all of it is still needed.
+It looks through all objects there are whenever there are a quarter more of them, and through those of some time more often.  Where a step
+of 200 000 entries is traced, that takes as long as all the rest, and finds nothing: all of it is still needed.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _NEVER = 1 << 30
 
 @contextlib.contextmanager
 def only_young() -> Iterator[None]:
-    """Have Python look for garbage among young objects only, as long as this lasts, on all threads."""
+    """Have Python look for garbage among what was just made only, as long as this lasts, on all threads."""
     threshold = gc.get_threshold()
-    gc.set_threshold(*threshold[:2], _NEVER)
+    gc.set_threshold(threshold[0], _NEVER, _NEVER)
     try:
         yield
     finally:

@@ -96,7 +96,8 @@ class Costs:
                     self._alone[list(source.initial)] = True
         self._rows = np.zeros(flow.size, np.bool_)  # slots that are rows of a stack in any case
         self._rows[[s for s in numbers if s < flow.size]] = True
-        self._rows[[s for e in flow.entries if len(e.slots) > 1 and takes_apart(e) for s in e.slots]] = True
+        several = [flow.entries[n] for n in np.flatnonzero(flow.counts > 1).tolist()]
+        self._rows[[s for e in several if takes_apart(e) for s in e.slots]] = True
 
     def stacked(self, loop: Loop) -> None:
         """Take it that a loop becomes one of XLA's."""

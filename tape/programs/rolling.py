@@ -169,8 +169,8 @@ def _chosen(
         else:
             left.append(loop)
     _join(flow, scans, left)
-    saved = {loop.start: size(flow.entries[loop.start : loop.end - loop.period]) for loop in loops}
-    outside = size(flow.entries) - sum(saved[loop.start] for loop in (*scans, *called))
+    saved = {loop.start: (loop.count - 1) * size(flow.entries[loop.start : loop.start + loop.period]) for loop in loops}
+    outside = whole - sum(saved[loop.start] for loop in (*scans, *called))
     for loop in sorted(left, key=lambda loop: -saved[loop.start]):
         if outside > UNROLLED and loop not in layers:
             scans.append(loop)
