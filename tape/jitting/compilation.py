@@ -160,7 +160,7 @@ class CompiledStep:
         seen["kinds"] = {path: kinds.get(path) for path in self.around[0]["kinds"]} if self.around else kinds
         seen["hidden"], objects = objects_in(reached, through, self.names)
         if self.positions is not None:
-            seen["keys"] = identities.found_by(reached)
+            seen["keys"], seen["one"] = identities.found_by(reached), identities.in_several_places(reached)
         if seen not in self.around:
             if self.around and not again:
                 return None

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 from tape.callables.objects import Itself
-from tape.callables.reach import Edge, Reach
+from tape.callables.reach import Edge, Path, Reach
 from tape.graph.lines import is_foreign, is_installed
 from tape.graph.segment import Handle, itself
 
@@ -58,6 +58,11 @@ def found_by(reached: Reach) -> dict[Hashable, frozenset[Hashable]]:
         if paths := frozenset([reached.variables[name][1] for name in ids if name in reached.variables]):
             found[reached.path(node)] = paths
     return found
+
+
+def in_several_places(reached: Reach) -> frozenset[frozenset[Path]]:
+    """Return the paths of each Variable to which there are several: code may ask whether what is in two places is one."""
+    return frozenset([frozenset([e.path for e in edges]) for edges in reached.edges.values() if len(edges) > 1])
 
 
 def _names_one(key: Handle | int, reached: Reach) -> bool:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from tape.graph.length import bytes_of
-from tape.graph.trie import Step
 from tape.ops.costs import PROGRAM
 from tape.ops.kernel import Kernel
 from tape.programs.loops import Carried, Flow, Loop, PerTurn, Same, Shared
@@ -86,22 +85,18 @@ class Costs:
         self._flow = flow
         self._alone = np.zeros(flow.size, np.bool_)  # slots read one by one, not row after row by a loop
         self._alone[list(flow.keep)] = True
-        done = 0
+        for start, end, _ in flow.around(loops):
+            one_by_one = [entry for entry in flow.entries[start:end] if not puts_together(entry)]
+            self._alone[[s for entry in one_by_one for s in entry.inputs]] = True
         for loop in loops:
-            self._read(flow.entries[done : loop.start])
             for source in loop.sources:
                 if isinstance(source, Shared):
                     self._alone[source.slot] = True
                 elif isinstance(source, Carried) and source.turns < loop.count:
                     self._alone[list(source.initial)] = True
-            done = loop.end
-        self._read(flow.entries[done:])
         self._rows = np.zeros(flow.size, np.bool_)  # slots that are rows of a stack in any case
         self._rows[[s for s in numbers if s < flow.size]] = True
         self._rows[[s for e in flow.entries if len(e.slots) > 1 and takes_apart(e) for s in e.slots]] = True
-
-    def _read(self, entries: Sequence[Step]) -> None:
-        self._alone[[s for e in entries if not puts_together(e) for s in e.inputs]] = True
 
     def stacked(self, loop: Loop) -> None:
         """Take it that a loop becomes one of XLA's."""

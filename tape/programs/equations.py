@@ -116,7 +116,7 @@ def _with_loops(closed: ClosedJaxpr, *, final: bool) -> ClosedJaxpr | None:
                 rows.setdefault(avals[slot].dtype, {})[slot] = None
         for dtype, line in rows.items():
             writing.stack(np.array([numbers[slot] for slot in line], dtype), list(line), avals)
-        results = writing.whole(loops, flow.keep)
+        results = writing.whole(loops)
         return [fitted(x, v.aval) for x, v in zip(results, jaxpr.outvars, strict=True)]
 
     return jaxapi.trace(run, *[v.aval for v in jaxpr.invars])[0]

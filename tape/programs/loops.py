@@ -115,6 +115,14 @@ class Flow:
         self.number[given] = np.arange(len(given)) - np.repeat(first, counts)
         self.keep = keep
 
+    def around(self, loops: Sequence[Loop]) -> Iterator[tuple[int, int, Loop | None]]:
+        """Yield where entries begin and end between loops, each with the loop that follows, None at the end."""
+        done = 0
+        for loop in loops:
+            yield done, loop.start, loop
+            done = loop.end
+        yield done, len(self.entries), None
+
     def needed_after(self, number: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Return for each slot whether it is kept, or read by an entry from some number on."""
         needed = np.zeros(self.size, np.bool_)

@@ -65,7 +65,7 @@ class Rolled:
         writing = Writing(self._flow, rest)
         for (_, positions), array in zip(self._packed, arguments[:packs], strict=True):
             writing.stack(array, [self._slots[i] for i in positions], self._numbers)
-        return writing.whole(self._loops, self._flow.keep)
+        return writing.whole(self._loops)
 
     def called(self, name: str, inputs: Sequence[Any]) -> Sequence[Any]:
         """Return the values that are kept for inputs of a JAX transformation, which takes it as one call."""
@@ -93,24 +93,15 @@ def rolled(entries: Sequence[Step], slots: Sequence[int], keep: Sequence[int], l
         return Calls([Rolled(flow, scans, slots, leaves).call(slots)], slots, keep, flow) if scans else None
     parts: list[Call] = []
     values = dict(zip(slots, leaves, strict=True))
-
-    def between(start: int, end: int) -> None:
-        """Add the part between two loops that are called."""
-        part = entries[start:end]
-        if part:
+    for start, end, loop in flow.around(called):
+        if part := entries[start:end]:
             given = {s for e in part for s in e.slots}
             needed = flow.needed_after(end)
             read = list(dict.fromkeys([s for e in part for s in e.inputs if s not in given]))
             inside = [replace(loop, start=loop.start - start) for loop in scans if start <= loop.start < end]
             own = Flow(part, sorted(s for s in given if needed[s]))
             parts.append(Rolled(own, inside, read, [values.get(s) for s in read]).call(read))
-
-    done = 0
-    for loop in called:
-        between(done, loop.start)
-        parts += turns_of(flow, loop, values)
-        done = loop.end
-    between(done, len(entries))
+        parts += () if loop is None else turns_of(flow, loop, values)
     return Calls(parts, slots, keep, flow)
 
 

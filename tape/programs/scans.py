@@ -26,7 +26,7 @@ class Writing:
     """A function while JAX traces it: the values so far, and the arrays whose rows are values."""
 
     def __init__(self, flow: Flow, values: dict[int, Any]) -> None:
-        self.entries = flow.entries
+        self._flow = flow
         self.values = values
         self._avals: dict[int, Any] = {}
         self._stacks: list[Any] = []
@@ -51,19 +51,17 @@ class Writing:
             value = self.values[slot] = fitted(row, self._avals[slot])
         return value
 
-    def whole(self, loops: Sequence[Loop], keep: Sequence[int]) -> list[Any]:
-        """Write all entries, loops as loops, and return the values of some slots."""
-        done = 0
-        for loop in loops:
-            self.straight(done, loop.start)
-            self.loop(loop)
-            done = loop.end
-        self.straight(done, len(self.entries))
-        return [self.value(slot) for slot in keep]
+    def whole(self, loops: Sequence[Loop]) -> list[Any]:
+        """Write all entries, loops as loops, and return the values that are kept."""
+        for start, end, loop in self._flow.around(loops):
+            self.straight(start, end)
+            if loop is not None:
+                _Scan(self, loop).write()
+        return [self.value(slot) for slot in self._flow.keep]
 
     def straight(self, start: int, end: int) -> None:
         """Write entries one after the other."""
-        for entry in self.entries[start:end]:
+        for entry in self._flow.entries[start:end]:
             results = entry.kernel.out_avals
             if takes_apart(entry):
                 rows = lax.reshape(self.value(entry.inputs[0]), (len(results), *results[0].shape))
@@ -73,10 +71,6 @@ class Writing:
                 self.values[entry.slots[0]] = fitted(lax.reshape(rows, results[0].shape), results[0])
             else:
                 self.values.update(zip(entry.slots, inline(entry)(*[self.value(s) for s in entry.inputs]), strict=True))
-
-    def loop(self, loop: Loop) -> None:
-        """Write a loop."""
-        _Scan(self, loop).write()
 
     def together(self, slots: Sequence[int], aval: Any) -> Any:
         """Return the array whose rows are the values of slots: what there is of it in other ones is taken at once."""

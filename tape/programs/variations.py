@@ -57,12 +57,9 @@ def known(
     if not loops:
         return None
     calls: list[Call] = []
-    done = 0
-    for loop in loops:
-        calls += [_alone(e) for e in entries[done : loop.start]]
-        calls += turns_of(flow, loop, values)
-        done = loop.end
-    calls += [_alone(e) for e in entries[done:]]
+    for start, end, loop in flow.around(loops):
+        calls += map(_alone, entries[start:end])
+        calls += () if loop is None else turns_of(flow, loop, values)
     return Calls(calls, slots, keep, flow)
 
 

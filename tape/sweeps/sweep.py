@@ -13,7 +13,7 @@ from typing import Any
 
 from tape import layout
 from tape.configuration import configuration, sixty_four_bits
-from tape.errors import ReleasedTapeError, UnrecordedGradientError
+from tape.errors import UnrecordedGradientError
 from tape.graph.kinds import why_unrecorded
 from tape.graph.scope import LOCAL, in_mode
 from tape.graph.segment import GONE, Handle, LeafNode, Segment, SegmentClosedError, WayBack, end_of, hooks_at, made_at
@@ -22,7 +22,7 @@ from tape.hooking.handles import gathering
 from tape.hooking.observing import Observer
 from tape.jaxapi import X64
 from tape.ops.kernel import Op
-from tape.programs.failures import check_slots
+from tape.programs.failures import check_kept, check_slots, named
 from tape.programs.handing import hand_on
 from tape.programs.program import run_pending
 from tape.programs.retention import trimmed
@@ -70,12 +70,7 @@ def hazardous(segment: Segment, step: State) -> str:
     place = segment.state.table[step.inputs[step.hazard]]  # type: ignore[index]
     aval = place.kind.aval
     why = why_unrecorded(place.kind.unrecorded, made_at(place, segment))
-    return f"{_named(step)} uses a value of shape {aval.shape}, dtype {aval.dtype} that has no derivative on the tape: {why}"
-
-
-def _named(step: State) -> str:
-    at = "" if step.where is None else f" ({step.where[0]}:{step.where[1]})"
-    return f"{step.kernel.name}{at}"
+    return f"{named(step)} uses a value of shape {aval.shape}, dtype {aval.dtype} that has no derivative on the tape: {why}"
 
 
 def resolved(target: Target) -> Target:
@@ -361,15 +356,7 @@ class Sweep:
     def _check(self, segment: Segment, plan: Plan) -> None:
         """Refuse to sweep what failed or was released, and what would take an unrecorded gradient for a constant."""
         check_slots(segment, plan.seeds)
-        if not plan.entries.isdisjoint(segment.released):
-            both = plan.entries & segment.released
-            last = next(step for step in reversed(segment.state.path()) if step.kernel is not None and step.depth in both)
-            msg = (
-                f"the sweep reached a part of the tape that an earlier sweep released, {_named(last)}; pass retain_graph=True to the "
-                "first backward() or gradients() call, compute the outputs again, or .detach() what was computed before and is meant as a "
-                "constant"
-            )
-            raise ReleasedTapeError(msg)
+        check_kept(segment, plan.entries)
         if plan.hazard is not None:
             raise UnrecordedGradientError(hazardous(segment, plan.hazard))
 

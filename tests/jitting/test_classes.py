@@ -152,7 +152,7 @@ def test_what_methods_are_there_costs_a_step_no_look_for_each_object():
         step = tape.jit(lambda x: sum(layer.forward(x) for layer in layers))
         step(1.0)
         (entries,) = step._entries.values()
-        return len(entries[0].bindings[0].setting.edges)
+        return len(entries[0].bindings[0]._edges)
 
     assert looks(20) - looks(10) == 20  # where each is, and its Variable
 
