@@ -128,7 +128,7 @@ _DOUBTING = frozenset({"hasattr", "getattr", "AttributeError"})
 
 
 def counted(reached: Reach) -> frozenset[str]:
-    """Return the names of what code asks for its length."""
+    """Return the names of what code asks for its length, or goes through."""
     return frozenset(name for code in _codes(reached) for name in _counted(code))
 
 
@@ -136,14 +136,16 @@ def counted(reached: Reach) -> frozenset[str]:
 def _counted(code: types.CodeType) -> tuple[str, ...]:
     names: list[str] = []
     asking, last = False, None
-    for step in dis.get_instructions(code) if "len" in code.co_names else ():
+    for step in dis.get_instructions(code):
         if step.opname == "LOAD_GLOBAL" and step.argval == "len":
             asking, last = True, None
-        elif asking and step.opname.startswith("LOAD"):
+        elif step.opname.startswith("LOAD"):
             last = step.argval
-        elif "CALL" in step.opname:
-            names += [last] if asking and isinstance(last, str) else []
-            asking = False
+        elif step.opname == "GET_ITER" or "CALL" in step.opname:
+            names += [last] if isinstance(last, str) and (asking or step.opname == "GET_ITER") else []
+            asking, last = False, None
+        elif step.opname != "CACHE":
+            last = last if asking else None
     return tuple(names)
 
 

@@ -180,6 +180,7 @@ GROWING = {
     "arrays": (lambda them, x: sum([(x * y).sum() for y in them], x), [jnp.full(2, i) for i in range(4)]),
     "arrays with numbers": (lambda them, x: sum([(x * y).sum() * k for y, k in them], x), [(jnp.full(2, i), 0.5) for i in range(4)]),
     "as many as there are": (lambda them, x: x * 10 if len(them) > 2 else x, [jnp.float32(i) for i in range(4)]),
+    "numbers that it goes through": (lambda them, x: sum([x for _ in them], x), [0.5, 1.5, 2.5, 3.5]),
     "as many numbers": (lambda them, x: x * 10 if len(them) > 2 else x, [0.5, 1.5, 2.5, 3.5]),
     "objects that are called": (lambda them, x: [x := f(x) for f in them][-1] if them else x, [Adding(float(i)) for i in range(4)]),
 }
