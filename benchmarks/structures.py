@@ -122,7 +122,7 @@ def _pole(xp: Any, p: list[Any], start: tuple[float, ...], luck: tuple[float, ..
             state = _pushed(state, 10.0 if action else -10.0)
             if abs(state[2]) > 0.2:
                 break
-        worth = np.arange(len(chosen), 0, -1, np.float32)
+        worth = np.arange(len(chosen), 0, -1, dtype=np.float32)
         worth = (worth - worth.mean()) / (worth.std() + 1e-6)
         return -xp.sum(xp.stack(chosen) * xp.operand(worth)) / len(chosen)
 

@@ -112,7 +112,7 @@ def check_kept(segment: Segment, entries: Collection[int]) -> None:
     last = next(s for s in reversed(segment.state.path()) if s.kernel is not None and s.depth in segment.released and s.depth in entries)
     msg = (
         f"the sweep reached a part of the tape that an earlier sweep released, {named(last)}; pass retain_graph=True to the first "
-        "backward() or gradients() call, compute the outputs again, or .detach() what was computed before and is meant as a constant"
+        "backward() or gradients() call, compute the outputs again, or .detach() what was computed before and is a constant"
     )
     raise ReleasedTapeError(msg)
 

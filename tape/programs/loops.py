@@ -105,7 +105,8 @@ class Flow:
         inputs, results = [e.inputs for e in entries], [e.slots for e in entries]
         self.offsets: Ints = np.concatenate([[0], np.cumsum(list(map(len, inputs)), dtype=np.int64)])
         self.reads: Ints = np.fromiter(itertools.chain.from_iterable(inputs), np.int64, int(self.offsets[-1]))
-        counts: Ints = np.fromiter(map(len, results), np.int64, len(entries))
+        self.counts: Ints = np.fromiter(map(len, results), np.int64, len(entries))  # of an entry's results
+        counts = self.counts
         first = np.cumsum(counts) - counts
         given: Ints = np.fromiter(itertools.chain.from_iterable(results), np.int64, int(counts.sum()))
         self.size = 1 + max(int(given.max(initial=0)), int(self.reads.max(initial=0)), *keep, 0)

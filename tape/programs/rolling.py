@@ -156,7 +156,8 @@ def _chosen(
     many = waits or _is_long(flow.entries)
     free = 2 * TURN if waits else TURN
     scans, called, left = [], [], []
-    layers = over_layers(flow, loops) if many and size(flow.entries) <= (_EQUATIONS if waits else 1) * UNROLLED else ()
+    whole = size(flow.entries)
+    layers = over_layers(flow, loops) if many and whole <= (_EQUATIONS if waits else 1) * UNROLLED else ()
     if any(branches(loop, lambda kernel: kernel.passes) for loop in layers):
         layers = ()  # 24 layers with gates and a sum of three took 10 s to compile
     for loop in loops:
