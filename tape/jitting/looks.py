@@ -72,11 +72,11 @@ def settled(trace: Callable[[Reach, bool], TracedStep], fun: object, reached: Re
     there, it is traced from the beginning, so that each call is to make all of it.
     """
     start, beside, anew = reached, set[object](), False
-    for _ in range(_ATTEMPTS):
+    for last in (*[False] * (_ATTEMPTS - 1), True):
         try:
             step = trace(reached, anew)
         except Exception:
-            if not beside:
+            if last or not beside:
                 raise
             step = None
         if step is None or not beside <= {(s.holder.key, s.key) for s in step.outcome.slots}:
