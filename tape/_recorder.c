@@ -28,7 +28,7 @@ Structures are the bases of Python classes (tape/layout.py), with the same attri
 #include <Python.h>
 #include <structmember.h>
 
-#define CONTRACT 28 /* as in tape/layout.py */
+#define CONTRACT 29 /* as in tape/layout.py */
 
 #ifdef Py_GIL_DISABLED
 #error "the recorder in C needs the GIL; the one in Python runs without it"
@@ -308,7 +308,7 @@ static PyObject *thread_key, *name_aval, *name_shape, *name_scalars, *name_posit
     *name_kernel_of, *name_filename, *name_limit, *name_forms, *name_leaf, *name_now, *name_light, *name_host, *name_program, *name_look,
     *name_acquire, *name_release, *name_append, *name_before, *name_later, *name_others, *name_count, *name_room, *name_revision, *name_backward, *name_create_graph, *name_run,
     *name_places, *name_slots, *name_first, *name_step, *name_segment, *name_patterns, *name_keywords, *name_ordered,
-    *name_quick, *name_fill, *name_called, *name_failed, *name_unflatten, *name_hooks_count, *name_dtype, *name_deliver, *name_seeds, *name_order, *name_spent, *name_plan, *name_leaves, *name_straight, *name_hazard, *name_astype, *name_setflags, *name_in_order,
+    *name_quick, *name_fill, *name_called, *name_failed, *name_unflatten, *name_hooks_count, *name_contents, *name_dtype, *name_deliver, *name_seeds, *name_order, *name_spent, *name_plan, *name_leaves, *name_straight, *name_hazard, *name_astype, *name_setflags, *name_in_order,
     *name_instructions, *number_one,
     *name_value;
 
@@ -3211,7 +3211,7 @@ of_site(PyObject *site, int field)
     return (PyObject **)((char *)site + runs.own[field]);
 }
 
-/* Tell whether a run for some reason comes from a site again, as flushed in tape/programs/sites.py has it. */
+/* Tell whether a run for some reason comes from a site again, as flushed in tape/programs/telling.py has it. */
 static int
 comes_from(PyObject *site, PyObject *reason)
 {
@@ -4272,6 +4272,79 @@ line_in(PyObject *file, int line)
     return pair;
 }
 
+static struct { /* what Python told of calls of tape.jit (stepping), and by what these read most places */
+    PyObject *lock, *hooks, *configuration, *error, *item, *length, *get, *attribute;
+} steps;
+
+/* Return get(at, key), by which calls of tape.jit look at a place: at once where it is a common one. */
+static PyObject *
+looked_up(PyObject *get, PyObject *at, PyObject *key)
+{
+    PyObject *value = NULL;
+    if (get == steps.item && PyDict_CheckExact(at)) {
+        value = PyDict_GetItemWithError(at, key);
+    } else if (get == steps.item && PyList_CheckExact(at) && PyLong_CheckExact(key)) {
+        value = picked(at, key);
+    } else if (get == steps.get && PyDict_CheckExact(at)) {
+        value = PyDict_GetItemWithError(at, key);
+        value = value == NULL && !PyErr_Occurred() ? Py_None : value;
+    } else if (get == steps.length && PyDict_CheckExact(at)) {
+        return PyLong_FromSsize_t(PyDict_GET_SIZE(at));
+    } else if (get == steps.length && PyList_CheckExact(at)) {
+        return PyLong_FromSsize_t(PyList_GET_SIZE(at));
+    } else if (get == steps.length && PyAnySet_CheckExact(at)) {
+        return PyLong_FromSsize_t(PySet_GET_SIZE(at));
+    } else if (get == steps.attribute && PyCell_Check(at) && key == name_contents) {
+        value = PyCell_GET(at);
+    }
+    if (value != NULL || PyErr_Occurred()) {
+        return Py_XNewRef(value);
+    }
+    PyObject *read[] = {at, key};
+    return PyObject_Vectorcall(get, read, 2, NULL);
+}
+
+/* Tell whether an edge leads to what it led to, or what stands there now will do as well, as _leads_on in tape/jitting/replaced.py. */
+static PyObject *
+leads_on(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("leads_on", nargs, 2)) {
+        return NULL;
+    }
+    PyObject *edge = args[0], *other = args[1];
+    if (!PyTuple_Check(edge) || PyTuple_GET_SIZE(edge) != 6 || !PyTuple_CheckExact(other) || PyTuple_GET_SIZE(other) != 2) {
+        PyErr_SetString(PyExc_TypeError, "an edge is a tuple of six, and who tells whether something else will do is one of two");
+        return NULL;
+    }
+    PyObject *before = PyTuple_GET_ITEM(edge, 5);
+    PyObject *now = looked_up(PyTuple_GET_ITEM(edge, 0), PyTuple_GET_ITEM(edge, 1), PyTuple_GET_ITEM(edge, 2));
+    if (now == NULL || now == before) {
+        Py_XDECREF(now);
+        return now == NULL ? NULL : Py_NewRef(Py_True);
+    }
+    PyObject *asked[] = {now, before, PyTuple_GET_ITEM(other, 1)}, *answer = PyObject_Vectorcall(PyTuple_GET_ITEM(other, 0), asked, 3, NULL);
+    Py_DECREF(now);
+    return answer;
+}
+
+/* Tell whether what is read at the key of a place is one of some containers, and empty, as _is_empty_in in tape/jitting/surroundings.py. */
+static PyObject *
+is_empty_in(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("is_empty_in", nargs, 2)) {
+        return NULL;
+    }
+    if (!PyTuple_Check(args[0]) || PyTuple_GET_SIZE(args[0]) != 2 || !PyTuple_Check(args[1]) || PyTuple_GET_SIZE(args[1]) != 2) {
+        PyErr_SetString(PyExc_TypeError, "what reads a place and that place are a tuple, and so are a key and the classes of containers");
+        return NULL;
+    }
+    PyObject *value = looked_up(PyTuple_GET_ITEM(args[0], 0), PyTuple_GET_ITEM(args[0], 1), PyTuple_GET_ITEM(args[1], 0));
+    int contains = value == NULL ? -1 : PyObject_IsInstance(value, PyTuple_GET_ITEM(args[1], 1));
+    Py_ssize_t size = contains == 1 ? PyObject_Size(value) : contains;
+    Py_XDECREF(value);
+    return size < 0 ? NULL : PyBool_FromLong(contains && size == 0);
+}
+
 /* Tell whether what is read at some keys of a place is of the classes that are told, as _all_of_kinds in tape/jitting/flags.py. */
 static PyObject *
 are_of_kinds(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
@@ -4290,7 +4363,7 @@ are_of_kinds(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
             PyErr_SetString(PyExc_TypeError, "a key and a class are a tuple");
             return NULL;
         }
-        PyObject *read[] = {at, PyTuple_GET_ITEM(pair, 0)}, *value = PyObject_Vectorcall(get, read, 2, NULL);
+        PyObject *value = looked_up(get, at, PyTuple_GET_ITEM(pair, 0));
         if (value == NULL) {
             return NULL;
         }
@@ -4298,6 +4371,36 @@ are_of_kinds(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
         Py_DECREF(value);
         if (!same) {
             Py_RETURN_FALSE;
+        }
+    }
+    Py_RETURN_TRUE;
+}
+
+/* Tell whether objects are of the classes that are told, and dicts hold nothing under some names, as _are_all_alike in tape/jitting/classes.py. */
+static PyObject *
+are_alike(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("are_alike", nargs, 2)) {
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; PyTuple_Check(args[0]) && i < PyTuple_GET_SIZE(args[0]); i++) {
+        PyObject *row = PyTuple_GET_ITEM(args[0], i), *own, *names;
+        if (!PyTuple_Check(row) || PyTuple_GET_SIZE(row) != 4 || !PyDict_Check(own = PyTuple_GET_ITEM(row, 2)) ||
+            !PyTuple_Check(names = PyTuple_GET_ITEM(row, 3))) {
+            PyErr_SetString(PyExc_TypeError, "an object, a class, a dict and names are a tuple");
+            return NULL;
+        }
+        if ((PyObject *)Py_TYPE(PyTuple_GET_ITEM(row, 0)) != PyTuple_GET_ITEM(row, 1)) {
+            Py_RETURN_FALSE;
+        }
+        for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(names); k++) {
+            int there = PyDict_Contains(own, PyTuple_GET_ITEM(names, k));
+            if (there < 0) {
+                return NULL;
+            }
+            if (there) {
+                Py_RETURN_FALSE;
+            }
         }
     }
     Py_RETURN_TRUE;
@@ -5976,9 +6079,6 @@ end:;
 
 /* -- calls of tape.jit --------------------------------------------------------------------------------------------------------------------- */
 
-static struct { /* what Python told of them (stepping) */
-    PyObject *lock, *hooks, *configuration, *error;
-} steps;
 
 /* What a pattern is of, as tape/callables/matching.py has it. */
 enum { AN_ARRAY, A_VARIABLE, A_NUMBER, AN_ARRAY_OF_NUMPY, A_STATIC, A_SEQUENCE, A_MAPPING };
@@ -6116,7 +6216,7 @@ suits(Bound *bound, PyObject *given)
     }
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(bound->edges); i++) {
         PyObject *edge = row(bound->edges, i, 4), *const *parts = edge == NULL ? NULL : ((PyTupleObject *)edge)->ob_item;
-        PyObject *content = edge == NULL ? NULL : PyObject_Vectorcall(parts[0], parts + 1, 2, NULL);
+        PyObject *content = edge == NULL ? NULL : looked_up(parts[0], parts[1], parts[2]);
         Py_XDECREF(content);
         if (content == NULL || content != parts[3]) {
             if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception)) {
@@ -6451,10 +6551,10 @@ end:
 static PyObject *
 stepping(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
-    if (!counted("stepping", nargs, 4)) {
+    if (!counted("stepping", nargs, 8)) {
         return NULL;
     }
-    PyObject **fields[] = {&steps.lock, &steps.hooks, &steps.configuration, &steps.error};
+    PyObject **fields[] = {&steps.lock, &steps.hooks, &steps.configuration, &steps.error, &steps.item, &steps.length, &steps.get, &steps.attribute};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         Py_XSETREF(*fields[i], Py_NewRef(args[i]));
     }
@@ -6554,7 +6654,10 @@ static PyMethodDef functions[] = {
     FAST(formed, "Make the state of an entry whose form is known."),
     {"planned", planned, METH_VARARGS, "Sweep back through entries whose sweep is nothing but their VJPs."},
     FAST(line_outside, "Return the file and line of the innermost frame outside the library."),
+    FAST(leads_on, "Tell whether an edge leads to what it led to, or to what will do."),
+    FAST(is_empty_in, "Tell whether what is read at a key of a place is an empty container."),
     FAST(are_of_kinds, "Tell whether what is read at some keys of a place is of the classes that are told."),
+    FAST(are_alike, "Tell whether objects are of the classes that are told, and hold nothing under some names."),
     FAST(ran, "Run entries as long as NumPy runs them."),
     FAST(needed, "Return the lines of a tape that slots depend on."),
     FAST(through, "Return the lines of a tape that sweeps go through."),
@@ -6599,7 +6702,7 @@ PyInit__recorder(void)
         {&name_places, "places"},  {&name_slots, "slots"},          {&name_first, "first"}, {&name_step, "step"},
         {&name_segment, "segment"}, {&name_patterns, "_patterns"}, {&name_keywords, "_names"}, {&name_ordered, "_ordered"},
         {&name_quick, "_quick"}, {&name_called, "_called"}, {&name_failed, "failed"}, {&name_unflatten, "unflatten"},
-        {&name_hooks_count, "count"}, {&name_dtype, "dtype"}, {&name_deliver, "_deliver"}, {&name_seeds, "seeds"},
+        {&name_hooks_count, "count"}, {&name_contents, "cell_contents"}, {&name_dtype, "dtype"}, {&name_deliver, "_deliver"}, {&name_seeds, "seeds"},
         {&name_order, "order"}, {&name_spent, "spent"}, {&name_value, "value"},
         {&name_plan, "plan"}, {&name_leaves, "leaves"}, {&name_straight, "straight"}, {&name_hazard, "hazard"}, {&name_instructions, "instructions"},
         {&name_astype, "astype"}, {&name_setflags, "setflags"}, {&name_in_order, "C"}};

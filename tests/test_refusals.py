@@ -657,6 +657,21 @@ def test_a_released_tape():
     np.testing.assert_array_equal(h.value, A * A)
 
 
+def test_a_released_tape_is_named():
+    """What was computed before a loop and enters its loss, here a weight, has the loop's second sweep fail: the message says what it is."""
+    x = scene()[0]
+    weight = tape.vmap(tape.grad(lambda v: v**3))(x)
+    (x * weight).sum().backward()
+    named = r"released, vmap\(<lambda>\) \(.*test_refusals\.py:\d+\); .* \.detach\(\) what was computed before"
+    for _ in range(3):
+        with pytest.raises(errors.ReleasedTapeError, match=named):
+            (x * weight).sum().backward()
+    slope = tape.gradients((tape.numpy.sin(x) * x).sum(), x, create_graph=True)
+    (slope * slope).sum().backward()
+    with pytest.raises(errors.ReleasedTapeError, match=r"released, \w+ \(.*test_refusals\.py:\d+\)"):
+        (slope * 2).sum().backward()
+
+
 BUILTINS = (TypeError, ValueError, IndexError, RuntimeError, ArithmeticError, MemoryError, AssertionError)
 BUILTINS += (AttributeError, ImportError, NameError)
 

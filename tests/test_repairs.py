@@ -464,6 +464,12 @@ ROWS = {
             "same(x.grad, 2 * A)",
         ),
         (
+            "w = h * 1; (x * w).sum().backward(); (x * w).sum().backward()",
+            ".detach() what was computed before",
+            "x.zero_grad(); w = w.detach(); (x * w).sum().backward(); (x * w).sum().backward()",
+            "same(x.grad, 2 * A * A)",
+        ),
+        (
             "g = tape.gradients(h.sum(), x); total(g).backward()",
             "pass create_graph=True",
             "g = tape.gradients(total(x), x, create_graph=True); total(g).backward()",

@@ -270,7 +270,7 @@ class Kernel(Runner):
             targets[:] = [i for i, grad in enumerate(grads) if grad is not None]
             return [grads[i] for i in targets]
 
-        jaxpr, _ = jaxapi.trace(run, *self.in_avals, *self.out_avals, *self._cotangents(present))
+        jaxpr, _ = jaxapi.trace_quickly(run, *self.in_avals, *self.out_avals, *self._cotangents(present))
         return self._vjp_of(jaxpr, targets)
 
     def _cotangents(self, present: tuple[bool, ...]) -> list[Any]:
@@ -338,7 +338,7 @@ class Op:
         key = (avals, configuration(), jaxapi.named_axes())  # settings decide on dtypes, precisions, promotion ...
         kernel = self._kernels.get(key)
         if kernel is None:
-            jaxpr, shapes = jaxapi.trace(self.fun, *avals)
+            jaxpr, shapes = jaxapi.trace_quickly(self.fun, *avals)
             kernel = Kernel(self.name, covering.without(jaxpr), jax.tree.structure(shapes), self.params)
             if not kernel.transient:
                 self._kernels[key] = kernel

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +13,7 @@ from tape import jaxapi
 from tape.jaxapi import ClosedJaxpr, JaxprEqn, Literal, ShapedArray, Var
 from tape.ops.building import JaxprBuilder, alone, number_key
 from tape.ops.kernel import Kernel
-from tape.programs.loops import Flow, Loop, Outside
+from tape.programs.loops import Flow, PerTurn
 from tape.programs.rolling import FEW, chosen_inside, equations
 from tape.programs.scans import Writing, fitted
 from tape.programs.traced import Part
@@ -110,23 +110,16 @@ def _with_loops(closed: ClosedJaxpr, *, final: bool) -> ClosedJaxpr | None:
     def run(*arrays: Any) -> list[Any]:
         writing = Writing(flow, {**listing.values, **dict(zip(inputs, arrays, strict=True))})
         rows: dict[Any, dict[int, None]] = {}  # by dtype, numbers that are other ones in each turn
-        for slot in _read_in_turn(loops):
+        own = [slot for loop in loops for source in loop.sources if isinstance(source, PerTurn) for slot in source.slots]
+        for slot in own:
             if slot in numbers:
                 rows.setdefault(avals[slot].dtype, {})[slot] = None
         for dtype, line in rows.items():
             writing.stack(np.array([numbers[slot] for slot in line], dtype), list(line), avals)
-        results = writing.whole(loops, flow.keep)
+        results = writing.whole(loops)
         return [fitted(x, v.aval) for x, v in zip(results, jaxpr.outvars, strict=True)]
 
     return jaxapi.trace(run, *[v.aval for v in jaxpr.invars])[0]
-
-
-def _read_in_turn(loops: Sequence[Loop]) -> Iterator[int]:
-    for loop in loops:
-        for sources in loop.reads:
-            for source in sources:
-                if isinstance(source, Outside) and len(source.slots) > 1:
-                    yield from source.slots
 
 
 class _Entry(NamedTuple):
