@@ -91,6 +91,44 @@ def _policy(xp: Any, p: list[Any], observations: Any, luck: tuple[float, ...], b
     return xp.value_and_grad(loss, p)
 
 
+# A pole on a cart, which is plain NumPy: an episode lasts until it has fallen, and what followed each action is what it is worth.
+
+MOST = 60  # actions
+
+
+def _starts(rng: np.random.Generator) -> Iterator[tuple[Any, ...]]:
+    while True:
+        yield tuple(rng.uniform(-0.05, 0.05, size=4).tolist()), tuple(rng.uniform(size=MOST).tolist())
+
+
+def _pushed(state: Any, force: float) -> Any:
+    """Return where cart and pole are a fiftieth of a second later."""
+    _, speed, angle, turning = state
+    push = (force + 0.05 * turning**2 * np.sin(angle)) / 1.1
+    tilting = (9.8 * np.sin(angle) - np.cos(angle) * push) / (0.5 * (4 / 3 - 0.1 * np.cos(angle) ** 2 / 1.1))
+    change = speed, push - 0.05 * tilting * np.cos(angle) / 1.1, turning, tilting
+    return np.asarray([x + 0.02 * dx for x, dx in zip(state, change, strict=True)], np.float32)
+
+
+def _pole(xp: Any, p: list[Any], start: tuple[float, ...], luck: tuple[float, ...]) -> Any:
+    def loss(p: list[Any]) -> Any:
+        w, b, v, c = p
+        chosen, state = [], np.asarray(start, np.float32)
+        for drawn in luck:
+            scores = xp.tanh(xp.operand(state) @ w + b) @ v + c
+            logarithms = scores - xp.log(xp.sum(xp.exp(scores)))
+            action = int(drawn > np.exp(float(xp.cut(logarithms)[0])))
+            chosen.append(logarithms[action])
+            state = _pushed(state, 10.0 if action else -10.0)
+            if abs(state[2]) > 0.2:
+                break
+        worth = np.arange(len(chosen), 0, -1, dtype=np.float32)
+        worth = (worth - worth.mean()) / (worth.std() + 1e-6)
+        return -xp.sum(xp.stack(chosen) * xp.operand(worth)) / len(chosen)
+
+    return xp.value_and_grad(loss, p)
+
+
 # A ball that falls through air until it meets the ground, which is looked at in every step.
 
 
@@ -121,6 +159,7 @@ WORKLOADS = (
     replace(dynamic.WORKLOADS[1], name="sequences met once"),
     Dynamic("GRU with coin flips", _make_gru, _flips, _gru),
     Dynamic("policy gradient", _make_policy, _episodes, _policy),
+    Dynamic("pole on a cart", _make_policy, _starts, _pole),
     Dynamic("ball until the ground", _make_ball, _throws, _ball),
 )
 

@@ -28,7 +28,7 @@ Structures are the bases of Python classes (tape/layout.py), with the same attri
 #include <Python.h>
 #include <structmember.h>
 
-#define CONTRACT 27 /* as in tape/layout.py */
+#define CONTRACT 29 /* as in tape/layout.py */
 
 #ifdef Py_GIL_DISABLED
 #error "the recorder in C needs the GIL; the one in Python runs without it"
@@ -269,7 +269,7 @@ static struct {
     PyObject *copies, *x64, *kinds_of_copies; /* copies of NumPy arrays, what tells whether there are 64-bit types, and the kinds of copies */
     Py_ssize_t most; /* of those copies */
     Py_ssize_t caller, forward, trace; /* positions in a scope */
-    PyObject *follow, *state, *step, *plain_place, *made_place, *nowhere;
+    PyObject *follow, *staged, *endless, *state, *step, *plain_place, *made_place, *nowhere;
     Py_ssize_t made, own[STATE_FIELDS]; /* where fields lie that Python has added */
     PyObject *growth; /* the module whose LIMIT are the segments behind each other, and multiples of them, at which somebody looks whether a tape grows */
     PyObject *op, *axes_are_named, *named_axes, *enter, *foreign, *others, *met, *clock; /* what states are made with that were not met (continues) */
@@ -308,7 +308,7 @@ static PyObject *thread_key, *name_aval, *name_shape, *name_scalars, *name_posit
     *name_kernel_of, *name_filename, *name_limit, *name_forms, *name_leaf, *name_now, *name_light, *name_host, *name_program, *name_look,
     *name_acquire, *name_release, *name_append, *name_before, *name_later, *name_others, *name_count, *name_room, *name_revision, *name_backward, *name_create_graph, *name_run,
     *name_places, *name_slots, *name_first, *name_step, *name_segment, *name_patterns, *name_keywords, *name_ordered,
-    *name_quick, *name_fill, *name_called, *name_failed, *name_unflatten, *name_hooks_count, *name_dtype, *name_deliver, *name_seeds, *name_order, *name_spent, *name_plan, *name_leaves, *name_straight, *name_hazard, *name_astype, *name_setflags, *name_in_order,
+    *name_quick, *name_fill, *name_called, *name_failed, *name_unflatten, *name_hooks_count, *name_contents, *name_dtype, *name_deliver, *name_seeds, *name_order, *name_spent, *name_plan, *name_leaves, *name_straight, *name_hazard, *name_astype, *name_setflags, *name_in_order,
     *name_instructions, *number_one,
     *name_value;
 
@@ -899,6 +899,27 @@ recording(Thread *thread, int *begins)
     return (Segment *)begun;
 }
 
+/* Return the segment in which a step that is traced records, and what `begun` in tape/recording/staging.py says of it (new references); NULL where none
+   is traced. */
+static Segment *
+staged(Thread *thread, PyObject **said)
+{
+    PyObject *scope = thread == NULL ? NULL : thread->scope;
+    if (scope == NULL || told.staged == NULL || begin.segment == NULL || !PyTuple_Check(scope) || PyTuple_GET_SIZE(scope) <= begin.notes ||
+        PyTuple_GET_ITEM(scope, told.trace) == told.nobody || PyTuple_GET_ITEM(scope, begin.eager) != Py_True) {
+        return NULL;
+    }
+    PyObject *given = PyObject_CallNoArgs(told.staged);
+    Segment *segment = NULL;
+    if (given != NULL && PyTuple_CheckExact(given) && PyTuple_GET_SIZE(given) == 3 && is_a(PyTuple_GET_ITEM(given, 0), &Segment_type) &&
+        PyDict_CheckExact(PyTuple_GET_ITEM(given, 1)) && PyDict_CheckExact(PyTuple_GET_ITEM(given, 2))) {
+        segment = (Segment *)Py_NewRef(PyTuple_GET_ITEM(given, 0));
+        *said = Py_NewRef(given);
+    }
+    Py_XDECREF(given);
+    return segment;
+}
+
 /* Tell whether a thread's scope has NOBODY at a position. */
 static int
 unobserved(Thread *thread, Py_ssize_t at)
@@ -921,6 +942,8 @@ typedef struct { /* where an entry stands before it is committed */
     Segment *segment;
     State *state; /* the one after what has entered so far; a reference of its own */
     PyObject *generation; /* that of the segment then, where it is another one; a reference of its own */
+    PyObject *staged; /* in a step that is traced: its segment, the Variables that it wrote to, by id, and by that of a cell from outside its own;
+                         NULL otherwise; a reference of its own */
     int count, makes; /* whether states are made that were not met */
     Entering entering[LEAVES];
 } Walk;
@@ -944,6 +967,21 @@ static PyObject *formed(PyObject *module, PyObject *const *args, Py_ssize_t narg
 static PyObject **own(PyObject *state, int field);
 static int has(PyObject *x, PyObject *name, PyObject *wanted);
 
+/* Tell whether a state is that of a tape of its own, which has no length and is not met again (`alone` in tape/graph/trie.py). */
+static inline int
+is_alone(PyObject *state)
+{
+    PyObject *length = *own(state, LENGTH);
+    return length != NULL && (PyObject *)Py_TYPE(length) == told.endless;
+}
+
+/* Tell whether there is room to note that one more state was met. */
+static inline int
+may_meet(PyObject *state)
+{
+    return told.met != NULL && (PyDict_GET_SIZE(told.met) < told.room || is_alone(state));
+}
+
 /* Put a state that was made on the trie if it was met before; return what is there. */
 static PyObject *
 on_trie(PyObject *state, PyObject *key, PyObject *child)
@@ -959,7 +997,7 @@ on_trie(PyObject *state, PyObject *key, PyObject *child)
 static PyObject *
 new_leaf(PyObject *state, PyObject *kind)
 {
-    if (told.met == NULL || PyDict_GET_SIZE(told.met) >= told.room || !is_a(kind, &Kind_type)) {
+    if (!may_meet(state) || !is_a(kind, &Kind_type)) {
         return PyObject_CallMethodOneArg(state, name_leaf, kind);
     }
     PyObject *now = PyObject_GetAttr(told.clock, name_now), *kinds = PyTuple_Pack(1, kind), *none = PyTuple_New(0), *child = NULL;
@@ -1014,7 +1052,7 @@ begin_walk(Walk *walk)
     walk->thread = this_thread();
     walk->segment = NULL;
     walk->state = NULL;
-    walk->generation = NULL;
+    walk->generation = walk->staged = NULL;
     walk->count = walk->makes = 0;
 }
 
@@ -1026,6 +1064,7 @@ end_walk(Walk *walk)
     }
     Py_CLEAR(walk->state);
     Py_CLEAR(walk->generation);
+    Py_CLEAR(walk->staged);
 }
 
 /* Tell whether a structure has no slots that were cut from their past. */
@@ -1189,11 +1228,44 @@ slot_of_cell(Walk *walk, PyObject *cell, Place *place, PyObject *origin, PyObjec
     return entered ? Py_NewRef(walk->entering[walk->count - 1].slot) : NULL;
 }
 
+/* Return the slot of a Variable in a step that is traced (a new reference): of a result that is pending there, or of a value from outside by its own
+   cell for it, once that has entered.  Of Variables that it wrote to it may know others. */
+static PyObject *
+slot_inside(Walk *walk, Handle *handle)
+{
+    PyObject *written = PyTuple_GET_ITEM(walk->staged, 1), *cells = PyTuple_GET_ITEM(walk->staged, 2), *cell = NULL, *slot = NULL;
+    if (PyDict_GET_SIZE(written) > 0) {
+        PyObject *id = PyLong_FromVoidPtr(handle);
+        int there = id == NULL ? -1 : PyDict_Contains(written, id);
+        Py_XDECREF(id);
+        if (there != 0) {
+            return NULL;
+        }
+    }
+    if (handle->segment == (PyObject *)walk->segment) {
+        return Py_NewRef(((Place *)handle->place)->slot);
+    }
+    if (unobserved(walk->thread, told.forward)) {
+        PyObject *id = PyLong_FromVoidPtr(handle->cell);
+        cell = id == NULL ? NULL : PyDict_GetItemWithError(cells, id);
+        Py_XDECREF(id);
+    }
+    if (cell != NULL) {
+        PyObject *id = PyLong_FromVoidPtr(cell);
+        slot = id == NULL ? NULL : PyDict_GetItemWithError(walk->segment->entered, id);
+        Py_XDECREF(id);
+    }
+    return Py_XNewRef(slot);
+}
+
 /* Return the slot of a Variable (a new reference), which enters as a leaf where it has none. */
 static PyObject *
 slot_of(Walk *walk, Handle *handle)
 {
     Place *place = (Place *)handle->place;
+    if (walk->staged != NULL) {
+        return slot_inside(walk, handle);
+    }
     if (handle->segment == (PyObject *)walk->segment) {
         return Py_NewRef(place->slot);
     }
@@ -1376,11 +1448,11 @@ slot_of_copy(Walk *walk, PyObject *value)
 static PyObject *
 slot_of_value(Walk *walk, PyObject *value)
 {
-    if ((PyObject *)Py_TYPE(value) == told.numpy) {
+    if ((PyObject *)Py_TYPE(value) == told.numpy && walk->staged == NULL) {
         return slot_of_copy(walk, value);
     }
     PyObject *kind = kind_of_number(walk, value);
-    if (kind == NULL && PySet_Contains(told.arrays, (PyObject *)Py_TYPE(value)) == 1) {
+    if (kind == NULL && walk->staged == NULL && PySet_Contains(told.arrays, (PyObject *)Py_TYPE(value)) == 1) {
         PyObject *aval = unobserved(walk->thread, told.forward) && unobserved(walk->thread, told.caller) ? PyObject_GetAttr(value, name_aval) : NULL;
         PyObject *id = aval == NULL ? NULL : PyLong_FromVoidPtr(aval);
         PyObject *known = id == NULL ? NULL : PyDict_GetItemWithError(told.kinds, id);
@@ -1629,7 +1701,8 @@ unmeet(PyObject *fresh)
     if (*own(fresh, KNOWN) == Py_False) {
         PyObject *table = *own(fresh, TABLE);
         Py_ssize_t n = PyLong_AsSsize_t(((State *)fresh)->n_slots), first = n - PyTuple_GET_SIZE(((State *)fresh)->slots);
-        if (PyDict_DelItem(told.met, *own(fresh, HASH)) < 0 || (n == PyList_GET_SIZE(table) && PyList_SetSlice(table, first, n, NULL) < 0)) {
+        if ((!is_alone(fresh) && PyDict_DelItem(told.met, *own(fresh, HASH)) < 0) ||
+            (n == PyList_GET_SIZE(table) && PyList_SetSlice(table, first, n, NULL) < 0)) {
             PyErr_Clear();
         }
     }
@@ -1642,7 +1715,7 @@ static PyObject *
 continued(Walk *walk, State *start, PyObject *op, PyObject *const *slots, Py_ssize_t n)
 {
     PyObject *state = (PyObject *)walk->state, *child = NULL, *made = NULL;
-    if ((PyObject *)Py_TYPE(state) != told.state || PyDict_GET_SIZE(told.met) >= told.room || walk->segment->configuration == NULL) {
+    if ((PyObject *)Py_TYPE(state) != told.state || !may_meet(state) || walk->segment->configuration == NULL) {
         return NULL;
     }
     PyObject *forms = PyObject_GetAttr(op, name_forms), *known = forms == NULL ? NULL : about(state, walk->segment->configuration, slots, n);
@@ -1713,7 +1786,10 @@ fast(PyObject *op, PyObject *const *inputs, Py_ssize_t n)
     Walk walk;
     int begun = 0;
     begin_walk(&walk);
-    walk.segment = recording(walk.thread, &begun);
+    walk.segment = staged(walk.thread, &walk.staged);
+    if (walk.segment == NULL && !PyErr_Occurred()) {
+        walk.segment = recording(walk.thread, &begun);
+    }
     if (walk.segment == NULL) {
         return NULL;
     }
@@ -1727,7 +1803,7 @@ fast(PyObject *op, PyObject *const *inputs, Py_ssize_t n)
     }
     held = Py_NewRef((PyObject *)start);
     walk.state = (State *)Py_NewRef((PyObject *)start);
-    walk.makes = told.met != NULL && (PyObject *)Py_TYPE(op) == told.op && PyDict_GET_SIZE(told.met) < told.room;
+    walk.makes = (PyObject *)Py_TYPE(start) == told.state && (PyObject *)Py_TYPE(op) == told.op && may_meet((PyObject *)start);
     for (; known < n; known++) {
         Handle *handle = as_handle(inputs[known]);
         slots[known] = handle != NULL ? slot_of(&walk, handle) : slot_of_value(&walk, inputs[known]);
@@ -1741,7 +1817,7 @@ fast(PyObject *op, PyObject *const *inputs, Py_ssize_t n)
     } else if (walk.makes && !PyErr_Occurred()) {
         result = continued(&walk, start, op, slots, n);
     }
-    if (result == NULL && child == NULL && walk.count == 0 && !begun && !PyErr_Occurred()) {
+    if (result == NULL && child == NULL && walk.count == 0 && !begun && walk.staged == NULL && !PyErr_Occurred()) {
         result = followed(segment, op, slots, inputs, n);
     }
 end:
@@ -3135,7 +3211,7 @@ of_site(PyObject *site, int field)
     return (PyObject **)((char *)site + runs.own[field]);
 }
 
-/* Tell whether a run for some reason comes from a site again, as flushed in tape/programs/sites.py has it. */
+/* Tell whether a run for some reason comes from a site again, as flushed in tape/programs/telling.py has it. */
 static int
 comes_from(PyObject *site, PyObject *reason)
 {
@@ -4083,7 +4159,7 @@ note_meeting(PyObject *child, PyObject *key, PyObject *met, PyObject *now)
 
 /* Make the state of an entry whose form is known (its kernel, the kinds of its results, whether these are unrecorded), as State.formed in
    tape/graph/trie.py has it, recorded at some line, or that of a leaf (which has no kernel), as State.leaf; where it was met before, it is not on
-   the trie yet. */
+   the trie yet; on a tape of its own nobody notes that it was met. */
 static PyObject *
 formed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
@@ -4100,7 +4176,7 @@ formed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     PyObject *kernel = PyTuple_GET_ITEM(form, 0), *kinds = PyTuple_GET_ITEM(form, 1);
     PyObject *made = PyTuple_GET_ITEM(form, 2) != Py_True ? NULL : kernel == Py_None ? before->n_slots : where;
     Py_ssize_t n = PyLong_AsSsize_t(before->n_slots), depth = PyLong_AsSsize_t(before->depth), count = PyTuple_GET_SIZE(kinds);
-    int leaf = kernel == Py_None, single = leaf || flag(kernel, name_single);
+    int leaf = kernel == Py_None, single = leaf || flag(kernel, name_single), once = is_alone(parent);
     if (PyErr_Occurred() || single < 0 || n < 0 || n > PyList_GET_SIZE(*own(parent, TABLE))) {
         return NULL;
     }
@@ -4140,7 +4216,7 @@ formed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     PyObject *zero = PyLong_FromLong(0);
     PyObject *given[STATE_FIELDS] = {
         [BEFORE] = Py_None, [CACHE] = told.nowhere, [CUT] = *own(parent, CUT), [ENDS] = leaf ? Py_True : Py_False, [FULL] = Py_False, [HASH] = zero,
-        [HAZARD] = Py_None, [KNOWN] = Py_True, [LENGTH] = Py_None, [LINES] = Py_None, [MODE] = *own(parent, MODE), [OP] = op,
+        [HAZARD] = Py_None, [KNOWN] = once ? Py_False : Py_True, [LENGTH] = once ? *own(parent, LENGTH) : Py_None, [LINES] = Py_None, [MODE] = *own(parent, MODE), [OP] = op,
         [PARENT] = parent, [PLACES] = places, [SEEN] = zero, [TABLE] = table, [USED] = zero};
     for (int i = 0; i < STATE_FIELDS; i++) {
         *own((PyObject *)child, i) = Py_XNewRef(given[i]);
@@ -4148,7 +4224,7 @@ formed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
     Py_XDECREF(zero);
     Py_DECREF(places);
     Py_DECREF(table);
-    if (!leaf && (depth >= told.entries || n + count - depth - 1 > told.leaves)) {
+    if (!leaf && !once && (depth >= told.entries || n + count - depth - 1 > told.leaves)) {
         PyObject *filled = PyObject_CallMethodNoArgs((PyObject *)child, name_fill);
         if (filled != NULL && *own((PyObject *)child, FULL) == Py_True) {
             Py_SETREF(child->quick, Py_NewRef(Py_False));
@@ -4166,7 +4242,7 @@ formed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
         Py_XDECREF(visible);
         Py_XDECREF(container);
     }
-    if (PyErr_Occurred() || child->depth == NULL || child->n_slots == NULL || zero == NULL || note_meeting((PyObject *)child, key, met, now) < 0) {
+    if (PyErr_Occurred() || child->depth == NULL || child->n_slots == NULL || zero == NULL || (!once && note_meeting((PyObject *)child, key, met, now) < 0)) {
         Py_CLEAR(child);
     }
     return (PyObject *)child;
@@ -4196,6 +4272,79 @@ line_in(PyObject *file, int line)
     return pair;
 }
 
+static struct { /* what Python told of calls of tape.jit (stepping), and by what these read most places */
+    PyObject *lock, *hooks, *configuration, *error, *item, *length, *get, *attribute;
+} steps;
+
+/* Return get(at, key), by which calls of tape.jit look at a place: at once where it is a common one. */
+static PyObject *
+looked_up(PyObject *get, PyObject *at, PyObject *key)
+{
+    PyObject *value = NULL;
+    if (get == steps.item && PyDict_CheckExact(at)) {
+        value = PyDict_GetItemWithError(at, key);
+    } else if (get == steps.item && PyList_CheckExact(at) && PyLong_CheckExact(key)) {
+        value = picked(at, key);
+    } else if (get == steps.get && PyDict_CheckExact(at)) {
+        value = PyDict_GetItemWithError(at, key);
+        value = value == NULL && !PyErr_Occurred() ? Py_None : value;
+    } else if (get == steps.length && PyDict_CheckExact(at)) {
+        return PyLong_FromSsize_t(PyDict_GET_SIZE(at));
+    } else if (get == steps.length && PyList_CheckExact(at)) {
+        return PyLong_FromSsize_t(PyList_GET_SIZE(at));
+    } else if (get == steps.length && PyAnySet_CheckExact(at)) {
+        return PyLong_FromSsize_t(PySet_GET_SIZE(at));
+    } else if (get == steps.attribute && PyCell_Check(at) && key == name_contents) {
+        value = PyCell_GET(at);
+    }
+    if (value != NULL || PyErr_Occurred()) {
+        return Py_XNewRef(value);
+    }
+    PyObject *read[] = {at, key};
+    return PyObject_Vectorcall(get, read, 2, NULL);
+}
+
+/* Tell whether an edge leads to what it led to, or what stands there now will do as well, as _leads_on in tape/jitting/replaced.py. */
+static PyObject *
+leads_on(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("leads_on", nargs, 2)) {
+        return NULL;
+    }
+    PyObject *edge = args[0], *other = args[1];
+    if (!PyTuple_Check(edge) || PyTuple_GET_SIZE(edge) != 6 || !PyTuple_CheckExact(other) || PyTuple_GET_SIZE(other) != 2) {
+        PyErr_SetString(PyExc_TypeError, "an edge is a tuple of six, and who tells whether something else will do is one of two");
+        return NULL;
+    }
+    PyObject *before = PyTuple_GET_ITEM(edge, 5);
+    PyObject *now = looked_up(PyTuple_GET_ITEM(edge, 0), PyTuple_GET_ITEM(edge, 1), PyTuple_GET_ITEM(edge, 2));
+    if (now == NULL || now == before) {
+        Py_XDECREF(now);
+        return now == NULL ? NULL : Py_NewRef(Py_True);
+    }
+    PyObject *asked[] = {now, before, PyTuple_GET_ITEM(other, 1)}, *answer = PyObject_Vectorcall(PyTuple_GET_ITEM(other, 0), asked, 3, NULL);
+    Py_DECREF(now);
+    return answer;
+}
+
+/* Tell whether what is read at the key of a place is one of some containers, and empty, as _is_empty_in in tape/jitting/surroundings.py. */
+static PyObject *
+is_empty_in(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("is_empty_in", nargs, 2)) {
+        return NULL;
+    }
+    if (!PyTuple_Check(args[0]) || PyTuple_GET_SIZE(args[0]) != 2 || !PyTuple_Check(args[1]) || PyTuple_GET_SIZE(args[1]) != 2) {
+        PyErr_SetString(PyExc_TypeError, "what reads a place and that place are a tuple, and so are a key and the classes of containers");
+        return NULL;
+    }
+    PyObject *value = looked_up(PyTuple_GET_ITEM(args[0], 0), PyTuple_GET_ITEM(args[0], 1), PyTuple_GET_ITEM(args[1], 0));
+    int contains = value == NULL ? -1 : PyObject_IsInstance(value, PyTuple_GET_ITEM(args[1], 1));
+    Py_ssize_t size = contains == 1 ? PyObject_Size(value) : contains;
+    Py_XDECREF(value);
+    return size < 0 ? NULL : PyBool_FromLong(contains && size == 0);
+}
+
 /* Tell whether what is read at some keys of a place is of the classes that are told, as _all_of_kinds in tape/jitting/flags.py. */
 static PyObject *
 are_of_kinds(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
@@ -4214,7 +4363,7 @@ are_of_kinds(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
             PyErr_SetString(PyExc_TypeError, "a key and a class are a tuple");
             return NULL;
         }
-        PyObject *read[] = {at, PyTuple_GET_ITEM(pair, 0)}, *value = PyObject_Vectorcall(get, read, 2, NULL);
+        PyObject *value = looked_up(get, at, PyTuple_GET_ITEM(pair, 0));
         if (value == NULL) {
             return NULL;
         }
@@ -4222,6 +4371,36 @@ are_of_kinds(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t narg
         Py_DECREF(value);
         if (!same) {
             Py_RETURN_FALSE;
+        }
+    }
+    Py_RETURN_TRUE;
+}
+
+/* Tell whether objects are of the classes that are told, and dicts hold nothing under some names, as _are_all_alike in tape/jitting/classes.py. */
+static PyObject *
+are_alike(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!counted("are_alike", nargs, 2)) {
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; PyTuple_Check(args[0]) && i < PyTuple_GET_SIZE(args[0]); i++) {
+        PyObject *row = PyTuple_GET_ITEM(args[0], i), *own, *names;
+        if (!PyTuple_Check(row) || PyTuple_GET_SIZE(row) != 4 || !PyDict_Check(own = PyTuple_GET_ITEM(row, 2)) ||
+            !PyTuple_Check(names = PyTuple_GET_ITEM(row, 3))) {
+            PyErr_SetString(PyExc_TypeError, "an object, a class, a dict and names are a tuple");
+            return NULL;
+        }
+        if ((PyObject *)Py_TYPE(PyTuple_GET_ITEM(row, 0)) != PyTuple_GET_ITEM(row, 1)) {
+            Py_RETURN_FALSE;
+        }
+        for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(names); k++) {
+            int there = PyDict_Contains(own, PyTuple_GET_ITEM(names, k));
+            if (there < 0) {
+                return NULL;
+            }
+            if (there) {
+                Py_RETURN_FALSE;
+            }
         }
     }
     Py_RETURN_TRUE;
@@ -4819,10 +4998,10 @@ lies_at(PyObject *type, const char *name)
 static PyObject *
 structured(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"state", "step", "place", "made_place", "nowhere", NULL};
-    PyObject *state, *step, *place, *made_place, *nowhere;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!O!O!O!O!", names, &PyType_Type, &state, &PyType_Type, &step, &PyType_Type, &place, &PyType_Type, &made_place,
-                                     &PyDict_Type, &nowhere)) {
+    static char *names[] = {"state", "step", "place", "made_place", "nowhere", "endless", NULL};
+    PyObject *state, *step, *place, *made_place, *nowhere, *endless;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!O!O!O!O!O!", names, &PyType_Type, &state, &PyType_Type, &step, &PyType_Type, &place, &PyType_Type, &made_place,
+                                     &PyDict_Type, &nowhere, &PyType_Type, &endless)) {
         return NULL;
     }
     if (!PyType_IsSubtype((PyTypeObject *)state, &State_type) || !PyType_IsSubtype((PyTypeObject *)step, &Step_type) || !PyType_IsSubtype((PyTypeObject *)place, &Place_type) ||
@@ -4844,6 +5023,7 @@ structured(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
     Py_XSETREF(told.plain_place, Py_NewRef(place));
     Py_XSETREF(told.made_place, Py_NewRef(made_place));
     Py_XSETREF(told.nowhere, Py_NewRef(nowhere));
+    Py_XSETREF(told.endless, Py_NewRef(endless));
     Py_RETURN_NONE;
 }
 
@@ -5899,9 +6079,6 @@ end:;
 
 /* -- calls of tape.jit --------------------------------------------------------------------------------------------------------------------- */
 
-static struct { /* what Python told of them (stepping) */
-    PyObject *lock, *hooks, *configuration, *error;
-} steps;
 
 /* What a pattern is of, as tape/callables/matching.py has it. */
 enum { AN_ARRAY, A_VARIABLE, A_NUMBER, AN_ARRAY_OF_NUMPY, A_STATIC, A_SEQUENCE, A_MAPPING };
@@ -6039,7 +6216,7 @@ suits(Bound *bound, PyObject *given)
     }
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(bound->edges); i++) {
         PyObject *edge = row(bound->edges, i, 4), *const *parts = edge == NULL ? NULL : ((PyTupleObject *)edge)->ob_item;
-        PyObject *content = edge == NULL ? NULL : PyObject_Vectorcall(parts[0], parts + 1, 2, NULL);
+        PyObject *content = edge == NULL ? NULL : looked_up(parts[0], parts[1], parts[2]);
         Py_XDECREF(content);
         if (content == NULL || content != parts[3]) {
             if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception)) {
@@ -6374,10 +6551,10 @@ end:
 static PyObject *
 stepping(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
 {
-    if (!counted("stepping", nargs, 4)) {
+    if (!counted("stepping", nargs, 8)) {
         return NULL;
     }
-    PyObject **fields[] = {&steps.lock, &steps.hooks, &steps.configuration, &steps.error};
+    PyObject **fields[] = {&steps.lock, &steps.hooks, &steps.configuration, &steps.error, &steps.item, &steps.length, &steps.get, &steps.attribute};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         Py_XSETREF(*fields[i], Py_NewRef(args[i]));
     }
@@ -6389,18 +6566,18 @@ connect(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"variable",    "record", "begun", "node_of", "changes", "nobody",  "concrete", "arrays",   "kinds", "copied", "numpy", "generic",
                             "dtype", "marks",  "leaf_node", "extra", "caller",  "forward", "trace", "sequence", "growth", "follow", "copies", "x64",
-                            "kinds_of_copies", "most", NULL};
+                            "kinds_of_copies", "most", "staged", NULL};
     PyObject *variable, *record, *begun, *node_of, *changes, *nobody, *concrete, *arrays, *kinds, *copied, *numpy, *generic, *dtype, *array, *number, *leaf_node, *extra, *follow;
-    PyObject *copies, *x64, *kinds_of_copies;
+    PyObject *copies, *x64, *kinds_of_copies, *staged;
     Py_ssize_t most;
     Py_ssize_t caller, forward, trace;
     int sequence;
     PyObject *growth;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!OOOOOO!O!O!OO!O!O!(OO)O!O!nnniOOO!OO!n", names, &PyType_Type, &variable, &record, &begun, &node_of, &changes, &nobody,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "$O!OOOOOO!O!O!OO!O!O!(OO)O!O!nnniOOO!OO!nO", names, &PyType_Type, &variable, &record, &begun, &node_of, &changes, &nobody,
                                      &PySet_Type, &concrete, &PySet_Type, &arrays, &PyDict_Type, &kinds, &copied, &PyType_Type, &numpy, &PyType_Type, &generic,
                                      &PyType_Type, &dtype, &array, &number,
                                      &PyType_Type, &leaf_node, &PyType_Type, &extra, &caller, &forward, &trace, &sequence, &growth, &follow,
-                                     &PyDict_Type, &copies, &x64, &PyDict_Type, &kinds_of_copies, &most)) {
+                                     &PyDict_Type, &copies, &x64, &PyDict_Type, &kinds_of_copies, &most, &staged)) {
         return NULL;
     }
     if (!PyType_IsSubtype((PyTypeObject *)variable, &Handle_type)) {
@@ -6428,6 +6605,7 @@ connect(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
     }
     Py_XSETREF(told.record, Py_NewRef(record));
     Py_XSETREF(told.begun, Py_NewRef(begun));
+    Py_XSETREF(told.staged, Py_NewRef(staged));
     Py_XSETREF(told.node_of, Py_NewRef(node_of));
     Py_XSETREF(told.changes, is_a(changes, &Changes_type) ? Py_NewRef(changes) : NULL);
     Py_XSETREF(told.nobody, Py_NewRef(nobody));
@@ -6476,7 +6654,10 @@ static PyMethodDef functions[] = {
     FAST(formed, "Make the state of an entry whose form is known."),
     {"planned", planned, METH_VARARGS, "Sweep back through entries whose sweep is nothing but their VJPs."},
     FAST(line_outside, "Return the file and line of the innermost frame outside the library."),
+    FAST(leads_on, "Tell whether an edge leads to what it led to, or to what will do."),
+    FAST(is_empty_in, "Tell whether what is read at a key of a place is an empty container."),
     FAST(are_of_kinds, "Tell whether what is read at some keys of a place is of the classes that are told."),
+    FAST(are_alike, "Tell whether objects are of the classes that are told, and hold nothing under some names."),
     FAST(ran, "Run entries as long as NumPy runs them."),
     FAST(needed, "Return the lines of a tape that slots depend on."),
     FAST(through, "Return the lines of a tape that sweeps go through."),
@@ -6521,7 +6702,7 @@ PyInit__recorder(void)
         {&name_places, "places"},  {&name_slots, "slots"},          {&name_first, "first"}, {&name_step, "step"},
         {&name_segment, "segment"}, {&name_patterns, "_patterns"}, {&name_keywords, "_names"}, {&name_ordered, "_ordered"},
         {&name_quick, "_quick"}, {&name_called, "_called"}, {&name_failed, "failed"}, {&name_unflatten, "unflatten"},
-        {&name_hooks_count, "count"}, {&name_dtype, "dtype"}, {&name_deliver, "_deliver"}, {&name_seeds, "seeds"},
+        {&name_hooks_count, "count"}, {&name_contents, "cell_contents"}, {&name_dtype, "dtype"}, {&name_deliver, "_deliver"}, {&name_seeds, "seeds"},
         {&name_order, "order"}, {&name_spent, "spent"}, {&name_value, "value"},
         {&name_plan, "plan"}, {&name_leaves, "leaves"}, {&name_straight, "straight"}, {&name_hazard, "hazard"}, {&name_instructions, "instructions"},
         {&name_astype, "astype"}, {&name_setflags, "setflags"}, {&name_in_order, "C"}};

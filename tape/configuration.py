@@ -1,7 +1,7 @@
 """Configuration: the settings of JAX that change what an op means or how it runs, and noticing that one of them changed.
 
 An entry runs with the settings in force when it was recorded, so a segment belongs to one configuration.  Asking JAX for each setting at
-each entry would cost more than recording it; so JAX's settings tell us when they change (:func:`tape.jaxapi.watch`), and an entry only
+each entry would cost more than recording it; so JAX's settings tell us when they change (:func:`_watch`), and an entry only
 compares one number (:class:`Changes`).
 """
 
@@ -11,6 +11,8 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
+
+import jax
 
 from tape import jaxapi, layout
 
@@ -130,4 +132,31 @@ def _noticed() -> bool:
     return True
 
 
-CHANGES: Any = Changes() if jaxapi.watch(_changed) and _noticed() else _Asking()
+def _watch(changed: Callable[[bool], None]) -> bool:
+    """Have ``changed`` called at every change of a setting, with whether it is one for the whole process.
+
+    JAX gives no such notice.  Its settings are objects of one class, whose setters (which its documentation does not list) are wrapped
+    here.  Returns False where a release has others: then whoever needs to know must ask.
+    """
+    kind: Any = type(getattr(jax, "debug_nans", None))
+    names = {setting.name for setting in jaxapi.SETTINGS}
+    setters = {"swap_local": False, "set_local": False, "set_global": True}
+    if not all(callable(getattr(kind, name, None)) for name in setters):
+        return False
+
+    def wrapped(original: Callable[..., Any], everywhere: bool) -> Callable[..., Any]:
+        def setter(setting: object, *args: object) -> object:
+            try:
+                return original(setting, *args)
+            finally:
+                if getattr(setting, "name", None) in names:
+                    changed(everywhere)
+
+        return setter
+
+    for name, everywhere in setters.items():
+        setattr(kind, name, wrapped(getattr(kind, name), everywhere))
+    return True
+
+
+CHANGES: Any = Changes() if _watch(_changed) and _noticed() else _Asking()

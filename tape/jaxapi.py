@@ -28,9 +28,10 @@ from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import SymbolicZero
 from jax.debug import callback as debug_callback
 from jax.dtypes import float0
+from jax.extend import linear_util
 from jax.extend import source_info_util as names
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var, jaxpr_as_fun, primitives
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, batching, mlir, partial_eval
 
 __all__ = [  # what is taken over as it is
     "ClosedJaxpr",
@@ -165,33 +166,6 @@ USUAL_PROMOTION = {"jax_numpy_rank_promotion": "allow", "jax_numpy_dtype_promoti
 X64: Any = jax.enable_x64  # which every backward pass asks, three times as quick as jax.config
 
 
-def watch(changed: Callable[[bool], None]) -> bool:
-    """Have ``changed`` called at every change of a setting, with whether it is one for the whole process.
-
-    JAX gives no such notice.  Its settings are objects of one class, whose setters (which its documentation does not list) are wrapped
-    here.  Returns False where a release has others: then whoever needs to know must ask.
-    """
-    kind: Any = type(getattr(jax, "debug_nans", None))
-    names = {setting.name for setting in SETTINGS}
-    setters = {"swap_local": False, "set_local": False, "set_global": True}
-    if not all(callable(getattr(kind, name, None)) for name in setters):
-        return False
-
-    def wrapped(original: Callable[..., Any], everywhere: bool) -> Callable[..., Any]:
-        def setter(setting: object, *args: object) -> object:
-            try:
-                return original(setting, *args)
-            finally:
-                if getattr(setting, "name", None) in names:
-                    changed(everywhere)
-
-        return setter
-
-    for name, everywhere in setters.items():
-        setattr(kind, name, wrapped(getattr(kind, name), everywhere))
-    return True
-
-
 def in_trace() -> bool:
     """Tell whether a JAX transformation is tracing right now."""
     return not (_trace_state("nnx") == _OUTSIDE if _NO_TRACE is None else _CONTEXT.trace is _NO_TRACE)
@@ -227,7 +201,6 @@ def makes_jaxpr(trace: object) -> bool:
 
 # With these options of ``custom_vjp.defvjp`` the calls that ``jax.vmap`` makes one may share results; newer releases refuse it without.
 SHARING: dict[str, Any] = {"generic_batching": True} if "generic_batching" in inspect.signature(jax.custom_vjp.defvjp).parameters else {}
-
 
 # Primitives that merely call a jaxpr, with the parameter that holds it.
 CALL_JAXPR_PARAMS: dict[Primitive, str] = {
@@ -287,8 +260,38 @@ def trace(fun: Callable[..., Any], *avals: object) -> tuple[ClosedJaxpr, Any]:
         return fun(*args)
 
     jaxpr, shapes = jax.make_jaxpr(fresh, return_shape=True)(*avals)
-    _own(jaxpr.jaxpr)
-    return ClosedJaxpr(jaxpr.jaxpr, [_copied(c) for c in jaxpr.consts]), shapes
+    return _owning(jaxpr.jaxpr, jaxpr.consts), shapes
+
+
+def trace_quickly(fun: Callable[..., Any], *avals: Any) -> tuple[ClosedJaxpr, Any]:
+    """:func:`trace` without what ``jax.jit`` does around it, most of it for an op: where a release lets that be, and where it succeeds."""
+    bare = jax.sharding.get_abstract_mesh().empty and not getattr(jax.config, "jax_debug_key_reuse", False)
+    if bare and (dynamic := _dynamic()) and all(aval.__class__ is ShapedArray and aval.sharding.mesh.empty for aval in avals):
+        trees: list[Any] = []
+
+        def flat(*args: object) -> list[Any]:
+            trees.append(jax.tree.structure(results := fun(*args)))
+            return jax.tree.leaves(results)
+
+        with contextlib.suppress(Exception):  # what is wrong with a function, JAX says better there
+            jaxpr, shapes, consts = dynamic(linear_util.wrap_init(flat, debug_info=no_origin()), avals)
+            return _owning(jaxpr, consts), jax.tree.unflatten(trees[0], shapes)
+    return trace(fun, *avals)
+
+
+@functools.cache
+def _dynamic() -> Any:
+    """Return what JAX traces with; None where a release has it in another form."""
+    with contextlib.suppress(Exception):
+        jaxpr, _, _ = partial_eval.trace_to_jaxpr_dynamic(linear_util.wrap_init(list, debug_info=no_origin()), [])
+        return partial_eval.trace_to_jaxpr_dynamic if isinstance(jaxpr, Jaxpr) else None
+    return None
+
+
+def _owning(jaxpr: Jaxpr, consts: Sequence[Any]) -> ClosedJaxpr:
+    """Close a jaxpr, which from now on shares no array with others."""
+    _own(jaxpr)
+    return ClosedJaxpr(jaxpr, [_copied(c) for c in consts])
 
 
 class ForwardRule:
@@ -394,7 +397,4 @@ def assembled(
     return Jaxpr(constants, inputs, outputs, eqns, effects, origin, is_high=high)
 
 
-def partial(fun: Callable[..., Any], *arrays: object) -> Any:
-    """Bind arrays to a function as a pytree, so that they may pass a transformation's boundary with it."""
-    make: Any = jax.tree_util.Partial
-    return make(fun, *arrays)
+partial: Any = jax.tree_util.Partial  # binds arrays to a function as a pytree: they may pass a transformation's boundary with it

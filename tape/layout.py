@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tape.errors import TapeImportError, TapeValueError
 
 VARIABLE = "TAPE_RECORDER"
-CONTRACT = 27  # changes with what the two sides know of each other: an extension that was built before that is not used
+CONTRACT = 29  # changes with what the two sides know of each other: an extension that was built before that is not used
 
 
 def _extension() -> tuple[Any, str]:

@@ -47,14 +47,14 @@ def runs(monkeypatch):
     seen = []
     original = execution.Program.run
 
-    def run(self, state, leaves):
+    def run(self, state, leaves, *inner):
         root = state
         while root.parent is not None:
             root = root.parent
         (number,) = [key[0] for key, value in segment.root.__globals__["_ROOTS"].items() if value is root]
         (recorded,) = [settings for settings in configuration._KNOWN.values() if id(settings) == number]  # equal ones are one object
         seen.append((recorded, configuration._read()))
-        return original(self, state, leaves)
+        return original(self, state, leaves, *inner)
 
     monkeypatch.setattr(execution.Program, "run", run)
     return seen

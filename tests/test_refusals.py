@@ -239,7 +239,7 @@ def out_of_memory(x):
     """Look at a value where XLA has no memory to compute it."""
     original = execution.Program._run
 
-    def run(self, state, leaves):
+    def run(self, state, leaves, inner):
         msg = "RESOURCE_EXHAUSTED: out of memory"
         raise RuntimeError(msg)
 

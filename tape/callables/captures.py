@@ -47,7 +47,7 @@ class Captures(Watcher):
         self._expected = {id(cell): i for i, cell in enumerate(self._met)}
         self._inputs: Sequence[Any] = ()
         self._own: dict[int, Cell] = {}  # cells made in this trace; kept, so that their ids stay theirs
-        self._stand_ins: dict[int, Cell] = {}  # id(captured cell) -> cell of the traced value
+        self.stand_ins: dict[int, Cell] = {}  # type: ignore[misc]
         self._standing: set[int] = set()  # ids of those
         self._hooks: list[tuple[dict[int, Any], Any]] = []  # registered in this trace and not called so far
         self._around: parked
@@ -70,10 +70,10 @@ class Captures(Watcher):
         self._inputs = ()
 
     def _end(self, *, failed: bool) -> None:
-        self.used = [i for key, i in self._expected.items() if key in self._stand_ins]
+        self.used = [i for key, i in self._expected.items() if key in self.stand_ins]
         self._met.clear()
         self._own.clear()
-        self._stand_ins.clear()
+        self.stand_ins.clear()
         waiting = next((hook for hooks, hook in self._hooks if any(h is hook for h in hooks.values())), None)
         self._hooks.clear()
         if waiting is not None and not failed:
@@ -145,7 +145,7 @@ class Captures(Watcher):
         key = id(cell)
         if key in self._own or key in self._standing or is_scalar(cell[0]):
             return variable
-        stand_in = self._stand_ins.get(key)
+        stand_in = self.stand_ins.get(key)
         if stand_in is None:
             position = self._expected.get(key)
             if position is not None:
@@ -158,7 +158,7 @@ class Captures(Watcher):
             if cell[0] is None and position is None:
                 self.adopt(stand_in)  # a placeholder belongs to the part of the trace that meets it
             else:
-                self._stand_ins[key] = stand_in
+                self.stand_ins[key] = stand_in
                 self._standing.add(id(stand_in))
         known_as: Handle = handle(variable._segment, variable._place, stand_in)
         if variable._segment is None and variable._place.kind.requires_grad:  # a sweep inside finds the leaf itself

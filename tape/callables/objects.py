@@ -48,7 +48,7 @@ class Writable(NamedTuple):
         if isinstance(self.at, dict):
             return dict(self.at) if self.names is None else {n: self.at[n] for n in self.names if n in self.at}
         if isinstance(self.at, type):
-            return {n: x for n, x in vars(self.at).items() if _is_shared(n, x)}
+            return {n: x for n, x in vars(self.at).items() if is_shared(n, x)}
         names = ["cell_contents"] if isinstance(self.at, types.CellType) else self.names or ()
         return {n: x for n in names if (x := self.at_key(n)) is not MISSING}
 
@@ -184,6 +184,9 @@ def writables(value: Any) -> Iterator[Writable]:
             yield Writable(value.__globals__, "{}", names)
             inside = imported(value.__code__)
             there = {name: sys.modules.get(name) for name in inside} if inside and not is_installed(value) else {}
+            for cell_name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+                if isinstance(module := in_cell(cell), types.ModuleType):
+                    there[cell_name] = module
             for module in _modules({**there, **value.__globals__} if there else value.__globals__, (*names, *there)):
                 yield Writable(vars(module), f"{module.__name__}.{{}}", names)
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
@@ -231,6 +234,8 @@ def parts(value: Any) -> Iterator[tuple[object, object, Callable[[Any, Any], obj
         for name in dict.fromkeys((*sorted(fixed), *shared)):
             if kind is not value or name not in vars(kind):  # its own are in a place
                 yield f".{name}", getattr(value, name, None), getattr, name
+        for name, descriptor in _descriptors(kind):  # what they hold is each object's
+            yield (name,), descriptor, None, None
         call = getattr(kind, "__call__", None)  # noqa: B004 - its closure is wanted
         if kind is not value and isinstance(call, types.FunctionType):
             yield ("__call__",), call, None, None
@@ -286,10 +291,13 @@ def of_a_library(module: str | None) -> bool:
     return module is not None and (module.partition(".")[0] in _LIBRARIES or module == "interop.lift")
 
 
-_SHARED = (Handle, jax.Array, list, tuple, dict, deque, types.NoneType, int, float, complex, np.generic, Enum, types.SimpleNamespace)
+_SHARED = (
+    *(Handle, jax.Array, list, tuple, dict, deque, set, frozenset, types.NoneType, int, float, complex, str, np.generic, np.dtype, Enum),
+    types.SimpleNamespace,
+)
 
 
-def _is_shared(name: str, x: Any) -> bool:
+def is_shared(name: str, x: Any) -> bool:
     """Tell whether what a class has under a name is state, rather than a method or another descriptor."""
     if name.startswith("__"):
         return False
@@ -301,7 +309,20 @@ def _of_the_class(kind: type) -> Iterator[str]:
     """Yield the names of what objects of a class share."""
     for base in kind.__mro__:
         if not of_a_library(base.__module__):
-            yield from [n for n, x in vars(base).items() if _is_shared(n, x)]
+            yield from [n for n, x in vars(base).items() if is_shared(n, x)]
+
+
+def _descriptors(kind: Any) -> Iterator[tuple[str, object]]:
+    """Yield the objects of a user's that say what attributes of a class are, with the names of these."""
+    for base in kind.__mro__:
+        if not of_a_library(base.__module__):
+            kinds: dict[str, Any] = {n: type(x) for n, x in vars(base).items()}
+            yield from [(n, vars(base)[n]) for n, own in kinds.items() if _is_descriptor(own)]
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_descriptor(kind: Any) -> bool:
+    return hasattr(kind, "__get__") and not (of_a_library(kind.__module__) or is_installed(kind))
 
 
 def _modules(place: dict[str, Any], names: Sequence[str]) -> list[types.ModuleType]:

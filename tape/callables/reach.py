@@ -7,6 +7,7 @@ dicts, bound arguments.  Each step on the way is an edge; edges that can be rebo
 from __future__ import annotations
 
 import functools
+import logging
 import operator
 import sys
 import types
@@ -25,7 +26,7 @@ from tape.graph.segment import Handle, itself
 _LIMIT = 300_000  # objects looked through, which takes some seconds
 _KEYED = (dict, set, frozenset)
 _CONTAINERS = (*_KEYED, list, tuple, deque)
-_SKIPPED = (types.ModuleType, str, bytes, int, float, type(None), np.generic, jax.Array)
+_SKIPPED = (types.ModuleType, str, bytes, int, float, type(None), np.generic, jax.Array, logging.Logger)  # which leads to all others
 
 
 @functools.lru_cache(maxsize=4096)
@@ -92,7 +93,7 @@ class Reach:
         self._incoming: list[list[Edge]] = []  # by node
         nodes: dict[int, int] = {}
         self.nodes: list[object] = []  # what is not a Variable, so that ids stay theirs
-        self._kinds: dict[type, tuple[Path, int]] = {}  # of the user's: where one was met first, or an object of it
+        self.kinds: dict[type, tuple[Path, int]] = {}  # of the user's: where one was met first, or an object of it
         self._names: set[str] = set()  # in the code that is reached
         queue = deque(Edge(None, None, None, (i,), -1, c) for i, c in enumerate(callables) if not _leads_nowhere(c))
         while queue or (queue := deque(self._methods(nodes))):
@@ -120,9 +121,9 @@ class Reach:
 
     def _methods(self, nodes: Mapping[int, int]) -> list[Edge]:
         """Return the edges to methods that may be called and have not been met."""
-        kinds = self._kinds.items()
+        kinds = self.kinds.items()
         callable_methods = [
-            (f, (*path, f".{name}"), node, own or name in self._names) for kind, (path, node) in kinds for name, own, f in methods(kind)
+            (f, (*path, f".{name}"), node, own or name in self._names) for kind, (path, node) in kinds for name, own, f, _ in methods(kind)
         ]
         return [Edge(None, None, None, path, node, f) for f, path, node, called in callable_methods if called and id(f) not in nodes]
 
@@ -130,8 +131,8 @@ class Reach:
         """Yield the edges that leave a function, container or object."""
         if isinstance(value, types.FunctionType):
             self._names.update(all_names(value.__code__))
-        kind = value if isinstance(value, type) else type(value)
-        self._kinds.setdefault(kind, (path, node))
+        for kind in (value, type(value)) if isinstance(value, type) else (type(value),):
+            self.kinds.setdefault(kind, (path, node))
         for place in writables(value):
             before = place.contents()
             self.holders.append(Stored(place, path, before, node))
@@ -144,9 +145,10 @@ class Reach:
             if not _leads_nowhere(content):
                 yield Edge(read, value, key, (*path, step), node, content)
 
-    def way(self, variables: Iterable[object], nodes: Iterable[int]) -> tuple[list[Edge], set[int]]:
-        """Return all edges that can be rebound on the ways to some of the Variables and nodes, and all nodes on these ways."""
+    def way(self, variables: Iterable[object], nodes: Iterable[int]) -> tuple[list[Edge], list[Edge], set[int]]:
+        """Return all edges that can be rebound on the ways to some of the Variables and nodes, those that cannot, and all nodes there."""
         edges: dict[tuple[int, object], Edge] = {}
+        fixed: list[Edge] = []
         nodes = {*nodes}
         stack = [e for v in variables for e in self.edges.get(id(v), ())]
         stack += [e for n in nodes for e in self._incoming[n]]
@@ -154,10 +156,12 @@ class Reach:
             edge = stack.pop()
             if edge.get is not None:
                 edges[id(edge.holder), edge.key] = edge
+            elif edge.source >= 0:
+                fixed.append(edge)
             if edge.source >= 0 and edge.source not in nodes:
                 nodes.add(edge.source)
                 stack.extend(self._incoming[edge.source])
-        return list(edges.values()), nodes
+        return list(edges.values()), fixed, nodes
 
     def every(self) -> list[Edge]:
         """Return all edges."""

@@ -43,6 +43,8 @@ class Length:
 
     __slots__ = ("_known", "_looked", "_turns", "bytes", "full", "numbers", "size")
 
+    onward: Any = None  # that of what follows, where it is known whatever that is
+
     def __init__(self) -> None:
         self.size = 0  # entries of the program
         self.numbers = 0  # leaves of it that are numbers
@@ -133,16 +135,9 @@ class Endless(Length):
 
     __slots__ = ()
 
-    def leaf(self, kind: Kind) -> Length:  # noqa: ARG002
-        """Return it as it is."""
-        return self
-
-    def entry(self, state: Any) -> Length:  # noqa: ARG002
-        """Return it as it is."""
-        return self
-
-    def swept(self, lines: Sequence[Any], depth: int) -> Length:  # noqa: ARG002
-        """Return it as it is."""
+    @property
+    def onward(self) -> Length:
+        """The length of what follows."""
         return self
 
     def written(self, state: Any) -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 LEAST = 3  # times
 SAVED = 24  # symbols that a repeat must save
@@ -46,19 +47,17 @@ def repeats(symbols: Sequence[Hashable], least: int = LEAST) -> list[Repeat]:
     line = [numbers.setdefault(symbol, len(numbers)) for symbol in symbols]
     if len(numbers) == len(line):
         return []
-    windows = _windows(line)
-    if len(set(windows)) == len(windows):
+    symbols_of = np.array(line, np.int64)
+    _, which, times = np.unique(_windows(symbols_of), return_inverse=True, return_counts=True)
+    if not len(times) or times.max() == 1:
         return []
-    alike: dict[int, list[int]] = {}
-    places = []
-    for i, window in enumerate(windows):
-        met = alike.setdefault(window, [])
-        met.append(i)
-        places.append(met)
+    ends = np.cumsum(times)
+    alike = np.argsort(which, kind="stable")  # those that are the same behind each other, in order
     disjoint = []
     i = 0
-    while i < len(places):
-        best = _from(line, i, places[i], least) if len(places[i]) > 1 else None
+    while i < len(which):
+        kind = which[i]
+        best = _from(symbols_of, i, alike[ends[kind] - times[kind] : ends[kind]], least) if times[kind] > 1 else None
         if best is None:
             i += 1
         else:
@@ -81,12 +80,12 @@ def written_out(turn: Sequence[Any], turns: int) -> bool:
     return turns * len(turn) <= MANY and fused(turn)
 
 
-def _windows(line: list[int]) -> list[int]:
+def _windows(line: Ints) -> Any:
     """Return a number for the ``SAVED`` symbols from each place on: a hash, so that different ones are seldom equal.
 
     A repeat that saves that many symbols has the same window again, one period later.
     """
-    numbers = np.array(line, np.uint64)
+    numbers = line.astype(np.uint64)
     width, by_width = 1, {1: numbers}
     while 2 * width <= SAVED:
         numbers = _followed(numbers, numbers, width)
@@ -96,7 +95,7 @@ def _windows(line: list[int]) -> list[int]:
         part = 1 << (SAVED - width).bit_length() - 1
         numbers = _followed(numbers, by_width[part], width)
         width += part
-    return numbers.tolist()  # type: ignore[no-any-return]
+    return numbers
 
 
 def _followed(first: Any, then: Any, width: int) -> Any:
@@ -105,31 +104,40 @@ def _followed(first: Any, then: Any, width: int) -> Any:
     return first[: len(rest)] * np.uint64(pow(_FACTOR, width, 1 << 64)) + rest[: len(first)]
 
 
-def _from(line: list[int], start: int, places: list[int], least: int) -> Repeat | None:
+def _from(line: Ints, start: int, places: Ints, least: int) -> Repeat | None:
     """Return the repeat that begins at ``start`` and saves most, if there is one; ``places`` are those where it goes on likewise."""
     best: Repeat | None = None
-    at = bisect_right(places, start)
+    at = int(np.searchsorted(places, start, "right"))
     for _ in range(_TRIES):
         if at >= len(places):
             break
-        period = places[at] - start
+        period = int(places[at]) - start
         if period > (len(line) - start) // least:
             break
-        end = start + period
-        while end < len(line) and line[end] == line[end - period]:
-            end += 1
+        end = _end(line, start + period, period)
         repeat = Repeat(start, _shortest(line, start, period), 0)
         repeat = repeat._replace(turns=(end - start) // repeat.period)
         if repeat.turns >= least and repeat.saved >= SAVED and (best is None or repeat.saved > best.saved):
             best = repeat
         # A longer period only says more where this one ends.
-        at = max(at + 1, bisect_right(places, max(start + period, end - period)))
+        at = max(at + 1, int(np.searchsorted(places, max(start + period, end - period), "right")))
     return best
 
 
-def _shortest(line: list[int], start: int, period: int) -> int:
+def _end(line: Ints, at: int, period: int) -> int:
+    """Return where symbols end to be the same as one period before, from some place on."""
+    width = SAVED
+    while at < len(line):
+        differ = line[at : at + width] != line[at - period : min(at + width, len(line)) - period]
+        if differ.any():
+            return at + int(differ.argmax())
+        at, width = at + len(differ), 2 * width
+    return at
+
+
+def _shortest(line: Ints, start: int, period: int) -> int:
     """Return the shortest period that one period of a repeat has itself: multiples of short ones are met first."""
-    body = line[start : start + period]
+    body = line[start : start + period].tolist()
     for shorter in range(1, min(period // 2, _SHORTER) + 1):
         if period % shorter == 0 and body == body[:shorter] * (period // shorter):
             return shorter

@@ -107,6 +107,7 @@ class State(Step, layout.State):
         else:
             self.depth, self.n_slots = parent.depth, parent.n_slots
             self.table, self.cut = parent.table, parent.cut
+            self._length = parent._length and parent._length.onward
         self.hash = id(self)
         self.ends = False
         self.known = True  # it is on the trie
@@ -281,7 +282,7 @@ def _longer(length: Length, state: State) -> Length:
 
 _formed = _extended = None
 if layout.NATIVE is not None:
-    layout.NATIVE.structured(state=State, step=Step, place=Place, made_place=MadePlace, nowhere=_NOWHERE)
+    layout.NATIVE.structured(state=State, step=Step, place=Place, made_place=MadePlace, nowhere=_NOWHERE, endless=Endless)
     _formed, _extended = layout.NATIVE.formed, layout.NATIVE.extended
 
 _count = 0
@@ -310,16 +311,17 @@ def making() -> dict[str, Any]:
 
 def _enter(parent: State, key: Hashable, child: State) -> State:
     """Put ``child`` on the trie if it was met before; return what is there, should another thread have been first."""
+    if child._length.__class__ is Endless:
+        child.known = False
+        return child
     child.hash = number = hash((parent.hash, key))
     seen = _SEEN.get(number)
     if seen and parent.known:
         child.seen = seen
         return link(parent, key, child)
     child.known = False
-    if seen is None and len(_SEEN) < _SEEN.limit:
-        dict.__setitem__(_SEEN, number, CLOCK.now)  # which is all that there is to it
-    else:
-        _SEEN[number] = CLOCK.now
+    note = dict.__setitem__ if seen is None and len(_SEEN) < _SEEN.limit else type(_SEEN).__setitem__  # all that there is to it, or more
+    note(_SEEN, number, CLOCK.now)
     return child
 
 
@@ -337,8 +339,7 @@ def link(parent: State, key: Hashable, child: T) -> T:
 
 
 def _open_edges(parent: State) -> None:
-    if parent.next is _NOWHERE:
-        parent.next = {}
+    parent.next = {} if parent.next is _NOWHERE else parent.next
 
 
 def _target(edge: Any) -> State:
@@ -390,8 +391,7 @@ def root(configuration: Hashable, mode: int) -> State:
 def alone(mode: int) -> State:
     """Return an empty tape of its own, on no trie, for what is recorded once, and is not cut."""
     state = State(None, mode)
-    state.known = False
-    state._length = Endless()
+    state.known, state._length = False, Endless()
     return state
 
 

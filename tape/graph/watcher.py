@@ -28,6 +28,8 @@ class Watcher:
     guards: ClassVar[bool] = False  # it refuses Variables from around, also where a function of the tape inside of it reads them
     pends: ClassVar[bool] = False  # not one by one, but when somebody looks (tape.recording.staging)
     releases: ClassVar[bool] = True  # a sweep may release what it swept
+    touched: ClassVar[dict[int, Any]] = {}  # by id, the Variables that were written to (:meth:`write`), where it knows these by others
+    stand_ins: ClassVar[dict[int, Cell]] = {}  # by the id of a cell from outside, the cell by which it is known
 
     def read(self, variable: Handle, *, flows: bool = True) -> Handle:  # noqa: ARG002
         """Return the Variable as it is known here, now that its value is about to be read; ``flows``: a gradient could flow to it."""

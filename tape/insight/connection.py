@@ -9,7 +9,7 @@ from tape.insight.causes import Cause
 from tape.insight.entries import Entry
 from tape.insight.listing import Tape
 from tape.insight.parts import Leaf, Place
-from tape.insight.reading import Line, Reading
+from tape.insight.reading import Reading
 from tape.sweeps.seeds import describe
 
 
@@ -36,7 +36,7 @@ class Connection:
         """Return the places of the input on the tape."""
         targets = {*self.reading.leaves_of(self.given), *self.reading.became(self.given)}
         if self.given._segment is not None:
-            lines = [line for line in self.reading.lines if line is not None and line.part.ref() is self.given._segment]
+            lines = [line for line in self.reading.lines if line.part.ref() is self.given._segment]
             targets |= {(id(line.part), self.given._place.slot) for line in lines}
         if not targets:  # of what has no gradient and was looked at, the tape no longer knows which Variables it read
             kind = self.given._place.kind
@@ -54,7 +54,7 @@ class Connection:
     def _leads(self) -> dict[int, list[int]]:
         """Return the entries that depend on the input, each with the positions of the inputs by which it does."""
         dependents = self.reading.dependents(self.targets)
-        lines = [(n, line) for n, line in enumerate(self.reading.lines) if line is not None and not self.targets.issuperset(line.gives)]
+        lines = [(n, line) for n, line in enumerate(self.reading.lines) if not self.targets.issuperset(line.gives)]
         leads = {n: [i for i, place in enumerate(line.reads) if place in dependents] for n, line in lines}
         return {n: positions for n, positions in leads.items() if positions}
 
@@ -72,22 +72,16 @@ class Connection:
         entries = self.reading.entries
         forward: set[int] = set()
         for number, positions in self.leads.items():
-            e, reads = entries[number], self.line(number).reads
+            e, reads = entries[number], self.reading.lines[number].reads
             carrying = [i for i in positions if e.requires_grad and i < len(e.inputs) and e.inputs[i].requires_grad]
             if any(reads[i] in self.targets or e.inputs[i].entry in forward for i in carrying):
                 forward.add(number)
         last = next((n for n in reversed(range(len(entries))) if self._is_output(n)), None)
         return forward if last in forward else set()
 
-    def line(self, number: int) -> Line:
-        """Return an entry that leads there as it stands in its part."""
-        line = self.reading.lines[number]
-        assert line is not None, "what ran alone leads nowhere"
-        return line
-
     def _is_output(self, number: int) -> bool:
         line = self.reading.lines[number]
-        return line is not None and line.part.ref() is self.output._segment and self.output._place.slot in line.step.slots
+        return line.part.ref() is self.output._segment and self.output._place.slot in line.step.slots
 
     def unconnected(self) -> Cause:
         """Say why nothing leads from the input to the output."""
@@ -139,7 +133,7 @@ class Connection:
         """Return where what depends on the input loses its gradient."""
         cuts = []
         for number in self.leads:
-            e, line = self.reading.entries[number], self.line(number)
+            e, line = self.reading.entries[number], self.reading.lines[number]
             unrecorded = any(line.part.state.table[slot].kind.unrecorded for slot in line.step.slots[: len(e.outputs)])
             # A gradient could have flowed to these.
             carrying = [i for i in self.leads[number] if i < len(e.inputs) and (e.inputs[i].requires_grad or e.inputs[i].entry is None)]

@@ -151,8 +151,8 @@ def norms(function: str, reading: Reading, roots: Sequence[Handle]) -> dict[int,
         require_grad(function, "outputs", root)
     targets: dict[Any, int] = {}
     for entry, line in zip(reading.entries, reading.lines, strict=True):
-        segment = None if line is None or not entry.requires_grad else line.part.ref()
-        if line is None or segment is None:
+        segment = line.part.ref() if entry.requires_grad else None
+        if segment is None:
             continue
         for slot in line.step.slots[: line.step.kernel.visible]:
             if line.part.state.table[slot].kind.requires_grad:

@@ -23,7 +23,7 @@ from tape.insight.listing import Tape
 from tape.insight.measuring import Measurement, PathStep
 from tape.insight.names import name_of
 from tape.insight.picture import Picture
-from tape.insight.runs import BackwardError
+from tape.insight.replaying import BackwardError
 from tape.sweeps.seeds import describe
 from tape.terminal import coloured, columns, html_table, is_terminal, painted, placed, source_of
 

@@ -21,7 +21,7 @@ from tape.insight import text
 from tape.insight.drawing import norms
 from tape.insight.entries import Entry, Value
 from tape.insight.notes import Notes, Record
-from tape.insight.parts import Lone, Span
+from tape.insight.parts import Span
 from tape.insight.past import Past
 from tape.insight.picture import Picture
 from tape.insight.reading import Reading
@@ -104,7 +104,7 @@ class Tape(_Block, Shown):
         self._keep = keep
         self._record: Record | None = None
         self._open: _Open | None = None
-        self._order: Sequence[Span | Lone] = ()
+        self._order: Sequence[Span] = ()
         self._began: Sequence[int] = ()
         self._sweeps: Sequence[tuple[str, int] | None] = ()
         self._read: tuple[Any, Reading] | None = None
@@ -176,11 +176,8 @@ class Tape(_Block, Shown):
         return self._read[1]
 
     def _released(self) -> tuple[Any, ...]:
-        states = []
-        for item in self._order:
-            segment = None if isinstance(item, Lone) else item.part.ref()
-            states.append(None if segment is None else (segment.released, segment.pending, segment.swept))
-        return tuple(states)
+        segments = [span.part.ref() for span in self._order]
+        return tuple([None if segment is None else (segment.released, segment.pending, segment.swept) for segment in segments])
 
     @property
     def entries(self) -> tuple[Entry, ...]:

@@ -19,8 +19,7 @@ from tape.insight.connection import Connection
 from tape.insight.entries import Entry, plain, turns_of
 from tape.insight.inside import Inside
 from tape.insight.parts import Place
-from tape.insight.replaying import UNKNOWN, Replay
-from tape.insight.runs import BackwardError, Runner
+from tape.insight.replaying import UNKNOWN, Replay, Runner
 from tape.sweeps.plan import FunctionOp
 from tape.terminal.progress import progress
 
@@ -55,7 +54,7 @@ class Measurement:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._reading = connection.reading
-        self._line = connection.line
+        self._lines = connection.reading.lines
         self._leads = connection.leads
         self._targets = connection.targets
         replay = Replay(self._reading, [], [connection.output], present=True)
@@ -73,13 +72,13 @@ class Measurement:
     def stopping(self) -> list[Cause]:
         """Return the entries at which a gradient arrives, and which give none to their inputs."""
         giving = {number for number, _ in self._edges}
-        silent = [n for n in sorted(self._leads) if n not in giving and not self._cotangents.keys().isdisjoint(self._line(n).gives)]
+        silent = [n for n in sorted(self._leads) if n not in giving and not self._cotangents.keys().isdisjoint(self._lines[n].gives)]
         return [self._stops(number) for number in silent[:3]] or self._connection.suspects()
 
     def _stops(self, number: int) -> Cause:
         """Say why an entry gives no gradient to its inputs."""
         e = self._reading.entries[number]
-        if self._line(number).step.ends:
+        if self._lines[number].step.ends:
             return Cause("cut", number, "the result was made a leaf here: unchain() cut it from its past", "leave unchain() out")
         if e.op in causes.STEPS:
             return causes.step_at(e)
@@ -99,7 +98,7 @@ class Measurement:
 
     def _inside(self, number: int) -> Inside | None:
         """Return the primitives of an entry, run and swept one by one; None where there is one, or that is not possible."""
-        line = self._line(number)
+        line = self._lines[number]
         kernel = line.step.kernel
         if isinstance(line.step.op, FunctionOp) or kernel.transient or plain(kernel.jaxpr.jaxpr):
             return None
@@ -120,7 +119,7 @@ class Measurement:
         return cause if inside is None else look(inside, e) or cause
 
     def _is_function(self, number: int) -> bool:
-        return isinstance(self._line(number).step.op, FunctionOp)
+        return isinstance(self._lines[number].step.op, FunctionOp)
 
     def _sweep(self, replay: Replay, read: Any, runs: Runner) -> tuple[dict[Place, Any], dict[tuple[int, Place], Any]]:
         """Sweep once more, entry by entry; return what arrives at each value, and what each entry gives to each of its inputs."""
@@ -128,10 +127,8 @@ class Measurement:
         aval = self._connection.output._place.kind.aval
         cotangents: dict[Place, Any] = {root: np.ones(aval.shape, aval.dtype)}
         edges: dict[tuple[int, Place], Any] = {}
-        steps: Any = zip(reversed(replay.numbers), reversed(replay.steps), strict=True)
-        if len(replay.steps) > _LONG:
-            steps = progress(steps, "sweeping once more", len(replay.steps))
-        for number, (line, call) in steps:
+        steps = replay.steps[::-1]
+        for number, line, call in progress(steps, "sweeping once more", len(steps)) if len(steps) > _LONG else steps:
             step, table, cut = line.step, line.part.state.table, line.part.state.cut
             cts = [cotangents.get(place) if table[place[1]].kind.requires_grad and place[1] not in cut else None for place in line.gives]
             if number not in self._leads or all(ct is None for ct in cts) or step.ends:
@@ -144,15 +141,7 @@ class Measurement:
                     raise ReleasedTapeError(msg)
                 operands, results = _filled(operands, step.kernel.in_avals), _filled(results, step.kernel.out_avals)
             wanted = [table[s].kind.requires_grad and i in self._leads[number] for i, s in enumerate(step.inputs)]
-            if isinstance(step.op, FunctionOp):
-                wanted = [w and i < step.op.arguments for i, w in enumerate(wanted)]
-                try:
-                    pulled = call.backward(operands, cts, wanted)
-                except BackwardError as error:
-                    error.entry = number
-                    raise
-            else:
-                pulled = runs.backward(step.kernel, operands, results, cts, wanted)
+            pulled = runs.backward(call, step.kernel, operands, results, cts, wanted)
             for source, want, gradient in zip(line.reads, wanted, pulled, strict=True):
                 if want and gradient is not None:
                     array = np.asarray(gradient)
@@ -174,18 +163,18 @@ class Measurement:
         while place is not None and place in consumers:
             here = place
             number = max((_weight(self._edges[n, here]), n) for n in consumers[here])[1]
-            results = self._line(number).gives
+            results = self._lines[number].gives
             place = next((r for r in results if r in self._cotangents), results[0])
             way.append((number, _array(self._values[place]), self._cotangents.get(place)))
         return way[::-1]
 
     def _operands(self, number: int) -> list[Any]:
-        return [_array(self._read(place)) for place in self._line(number).reads]
+        return [_array(self._read(place)) for place in self._lines[number].reads]
 
     def _born(self) -> Cause | None:
         """Return the first entry between the two whose value is not finite, though what it reads is."""
         for number in sorted(self._leads):
-            result = _array(next((self._values.get(place, UNKNOWN) for place in self._line(number).gives), UNKNOWN))
+            result = _array(next((self._values.get(place, UNKNOWN) for place in self._lines[number].gives), UNKNOWN))
             if not causes.finite(result) and all(map(causes.finite, operands := self._operands(number))):
                 born = self._closer(number, causes.born_at(self._reading.entries[number], operands, result), Inside.broken)
                 return self._masked(number, born) or born

@@ -23,7 +23,7 @@ from tape.graph.segment import LeafNode, Segment
 from tape.graph.trees import variables_in
 from tape.graph.trie import State
 from tape.insight.names import name_of
-from tape.insight.parts import Leaf, Lone, Mark, Part, Source, Span, entries_of, nobody, unnamed
+from tape.insight.parts import Leaf, Mark, Part, Source, Span, entries_of, nobody, unnamed
 from tape.programs.retention import leaf_slots
 from tape.recording import record
 from tape.sweeps.plan import Instruction
@@ -37,11 +37,11 @@ class Record:
         self.frame = frame  # where the tape is open: Variables are called there as the user calls them
         self.trace: Any = jaxapi.current_trace()  # what is recorded in other JAX transformations is not on this tape
         self.parts: dict[int, Part] = {}  # by the ids of segments
-        self.order: list[Span | Lone] = []
+        self.order: list[Span] = []
         self.sweeps: list[Line | None] = []  # where each was asked for
         self.began: list[int] = []  # how many entries there were on the tape when each began
         self._leaves: dict[int, Leaf] = {}  # by the ids of Variables
-        self._made: dict[int, tuple[Callable[[], Any], tuple[Lone, int]]] = {}  # by the ids of Variables that lone entries made
+        self._results: dict[int, tuple[Callable[[], Any], Source]] = {}  # by the ids of Variables that came of entries that ran at once
         for ref in (LOCAL.segment, *LOCAL.scope.staged):
             segment = ref()
             if segment is not None:
@@ -51,7 +51,7 @@ class Record:
         """Take note of what was recorded last, and let go of where that was."""
         self.synchronise()
         self.frame = self.trace = None
-        self._leaves, self._made = {}, {}
+        self._leaves, self._results = {}, {}
 
     def known(self, segment: Segment) -> Part | None:
         """Return what is noted of a segment, if anything is."""
@@ -171,7 +171,7 @@ class Record:
         segment = variable._segment
         if segment is not None:
             return self._grown_part(segment), variable._place.slot  # of one that is met now, it was recorded before
-        noted = self._made.get(id(variable))
+        noted = self._results.get(id(variable))
         if noted is not None and noted[0]() is variable:
             return noted[1]
         return self.leaf(variable)
@@ -180,9 +180,12 @@ class Record:
         """Take note of one entry."""
         segment = segment_of(outputs)
         if segment is None and outputs:
-            lone = Lone(op, [self.source(v) for v in inputs], [v._place.kind for v in outputs], line, LOCAL.scope.mode, mark)
-            self.order.append(lone)
-            self._made.update({id(v): (weakref.ref(v), (lone, i)) for i, v in enumerate(outputs)})
+            alone = Part.alone(op, [self.source(v) for v in inputs], outputs, LOCAL.scope.mode)
+            alone.lines[0] = line
+            if mark is not None:
+                alone.marks[alone.state.slots[0]] = mark
+            self.order.append(Span(alone, 0, 1))
+            self._results.update({id(v): (weakref.ref(v), (alone, slot)) for slot, v in zip(alone.state.slots, outputs, strict=True)})
             return
         segment = segment or LOCAL.segment()
         if segment is None:
@@ -279,7 +282,7 @@ class Notes:
         for one in self._concerned():
             one.synchronise()
             one.sweeps.append(line)
-            one.began.append(sum(1 if isinstance(x, Lone) else x.end - x.begin for x in one.order))
+            one.began.append(sum(x.end - x.begin for x in one.order))
 
     def replayed(self, instructions: Sequence[Instruction], forward: Segment, target: Segment, start: State) -> None:
         """Note that a sweep of ``forward`` was written on ``target``, which stood at ``start``, as it was written before."""

@@ -1,13 +1,14 @@
-"""Parts: what is noted of segments, of entries that ran alone, and of values that no entry made."""
+"""Parts: what is noted of segments, of entries that ran alone, and of values that no entry gave."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tape.accounts.records import Line
+from tape.graph import kinds
 from tape.graph.kinds import Kind, is_scalar
 from tape.graph.segment import Segment
 from tape.graph.trie import State
@@ -19,7 +20,7 @@ def nobody() -> None:
 
 @dataclass(slots=True, eq=False)
 class Leaf:
-    """A value that no entry on the tape made: what it is called, and its kind."""
+    """A value that no entry on the tape gave: what it is called, and its kind."""
 
     kind: Kind
     name: str | None = None
@@ -58,35 +59,45 @@ class Part:
         """Return what is noted of a segment that is met."""
         return cls(weakref.ref(segment), segment.state, len(segment.leaves))
 
+    @classmethod
+    def alone(cls, op: Any, inputs: Sequence[Source], results: Sequence[Any], mode: int) -> Part:
+        """Return what is noted of an entry that ran at once and left no segment behind."""
+        state, n = State(State(None, mode), mode), len(inputs)
+        state.known, state.depth, state.kernel = False, 1, _AtOnce(op.name, op.params, len(results))
+        state.inputs, state.slots = tuple(range(n)), tuple(range(n, n + len(results)))
+        state.table = [kinds.Place(slot, v._place.kind) for slot, v in enumerate([*[results[0]] * n, *results])]  # nobody asks for inputs'
+        return cls(nobody, state, n, sources=dict(enumerate(inputs)))
+
     @property
     def steps(self) -> list[Any]:
         """The entries of the segment, in order."""
         return entries_of(self.state)
 
 
-@dataclass(slots=True, eq=False)
-class Lone:
-    """An entry that ran at once and left no segment behind."""
+class _AtOnce(NamedTuple):
+    """What stands for the kernel of an entry that ran at once; nobody looks inside of it."""
 
-    op: Any
-    inputs: list[Source]
-    kinds: list[Any]
-    line: Line | None
-    mode: int
-    mark: Mark | None
+    name: str
+    params: Any
+    visible: int
+    transient: bool = True
 
 
-Source = Leaf | tuple[Part | Lone, int]  # a result of another entry goes by its slot (or its number among the results)
-Place = tuple[int, int]  # id of a part, slot; id of a lone entry, number of the result; id of a leaf, -1
+Source = Leaf | tuple[Part, int]  # a result of another entry goes by its slot
+Place = tuple[int, int]  # id of a part, slot; id of a leaf, -1
+
+
+def origin_of(source: Source) -> Source:
+    """Return where a value comes from, by way of leaves that are results of other parts."""
+    while not isinstance(source, Leaf) and (before := source[0].sources.get(source[1])) is not None:
+        source = before
+    return source
 
 
 def place_of(source: Source) -> Place:
-    """Return where a value comes from, by way of leaves that are results of other parts."""
-    if isinstance(source, Leaf):
-        return id(source), -1
-    whole, slot = source
-    further = None if isinstance(whole, Lone) else whole.sources.get(slot)
-    return (id(whole), slot) if further is None else place_of(further)
+    """Return by what the origin of a value is known."""
+    source = origin_of(source)
+    return (id(source), -1) if isinstance(source, Leaf) else (id(source[0]), source[1])
 
 
 def unnamed(kind: Kind, cell: Any) -> Leaf:

@@ -272,8 +272,7 @@ class profile(Mode, Shown):  # noqa: N801 - a context manager, named as in PyTor
 
         Args:
             by: what of: ``"op"``, ``"line"``, ``"function"``, ``"class"``, ``"module"``, ``"program"``; op, line, function and program
-            where
-                nothing is said.
+                where nothing is said.
             width: characters of a line; None for the terminal's (100 where there is none).
             color: whether to use colours; None where the standard output is a terminal.
             most: rows of a table.

@@ -7,11 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from tape.graph.kinds import Kind
 from tape.graph.segment import LeafNode
 from tape.graph.trie import CONSTANT, SWEEP, State
 from tape.insight.entries import Entry, Value
-from tape.insight.parts import Leaf, Lone, Mark, Part, Place, Source, Span, place_of
+from tape.insight.parts import Leaf, Part, Place, Source, Span, origin_of, place_of
 
 
 class Line(NamedTuple):
@@ -28,31 +27,29 @@ class Reading:
 
     Attributes:
         entries: in order.
-        leaves: the values that they read and do not make, in the order of their use.
-        places: for each entry its part and number there, or the entry that ran alone.
-        numbers: of entries, by (part, number in it).
+        leaves: the values that they read and do not give, in the order of their use.
+        sources: of the leaves.
+        leaf_by_id: the leaves by their ids, numbers too.
+        shared: numbers of entries whose lines are those of whoever recorded the same ops first.
 
     """
 
-    def __init__(self, order: Sequence[Span | Lone], began: Sequence[int] = (), sweeps: Sequence[tuple[str, int] | None] = ()) -> None:
+    def __init__(self, order: Sequence[Span], began: Sequence[int] = (), sweeps: Sequence[tuple[str, int] | None] = ()) -> None:
         self.entries: list[Entry] = []
         self.leaves: list[Value] = []
-        self.sources: list[Source] = []  # of the leaves
-        self.leaf_by_id: dict[int, Leaf] = {}  # leaves by their ids, numbers too
-        self.places: list[tuple[Part, int] | Lone] = []
-        self.numbers: dict[tuple[int, int], int] = {}  # by (id of the part, number in it)
-        self._steps_of: Callable[[Part], list[Any]] = functools.cache(lambda part: part.steps)
-        self.shared: set[int] = set()  # entries whose lines are those of whoever recorded the same ops first
+        self.sources: list[Source] = []
+        self.leaf_by_id: dict[int, Leaf] = {}
+        self.shared: set[int] = set()
         self._began = began
         self._sweeps = sweeps  # the line at which each was asked for
-        self._made: dict[tuple[int, int], Value] = {}  # by (id of the part or lone entry, slot or number of the result)
-        self._known: dict[Any, Value] = {}  # leaves, by what they are
+        self._steps: list[tuple[Part, Any]] = []  # of the entries
+        self._steps_of: Callable[[Part], list[Any]] = functools.cache(lambda part: part.steps)
+        self._numbers: dict[tuple[int, int], int] = {}  # of the entries, by (id of the part, number in it)
+        self._results: dict[Place, Value] = {}
+        self._known: dict[Place, Value] = {}  # leaves
         self._names: Counter[str] = Counter()
-        for item in order:
-            if isinstance(item, Lone):
-                self._lone(item)
-            else:
-                self._span(item)
+        for span in order:
+            self._span(span)
 
     def leaves_of(self, variable: object) -> list[Place]:
         """Return the places at which a Variable is read as a leaf: one for each value that it had."""
@@ -62,8 +59,8 @@ class Reading:
         """Return those where a pending result became its value: an update under ``no_grad``, or ``requires_grad_()``."""
         places = []
         for line in self.lines:
-            segment = line.part.ref() if line is not None and line.step.ends else None
-            if line is not None and segment is not None:
+            segment = line.part.ref() if line.step.ends else None
+            if segment is not None:
                 origin = segment.origins.get(line.step.slots[0])
                 if isinstance(origin, LeafNode) and origin.ref() is variable:
                     places.append(line.gives[0])
@@ -90,21 +87,19 @@ class Reading:
             return False
 
         for line in self.lines:
-            if line is not None and any(map(depends, line.reads)):
+            if any(map(depends, line.reads)):
                 dependents.update(line.gives)
         for place in off_the_tape:
             depends(place)
         return dependents
 
     @functools.cached_property
-    def lines(self) -> list[Line | None]:
-        """The entries as they stand in their parts; None for one that ran alone."""
-        return [None if isinstance(place, Lone) else self._line(*place) for place in self.places]
-
-    def _line(self, part: Part, number: int) -> Line:
-        step = self._steps_of(part)[number]
-        reads = tuple([place_of((part, slot)) for slot in step.inputs])
-        return Line(part, step, reads, tuple([(id(part), slot) for slot in step.slots]))
+    def lines(self) -> list[Line]:
+        """The entries as they stand in their parts."""
+        return [
+            Line(part, step, tuple([place_of((part, slot)) for slot in step.inputs]), tuple([(id(part), slot) for slot in step.slots]))
+            for part, step in self._steps
+        ]
 
     def _span(self, span: Span) -> None:
         part = span.part
@@ -115,48 +110,42 @@ class Reading:
             if part.only is not None and number not in part.only:
                 continue
             step = steps[number]
-            kernel = step.kernel
+            kernel, place = step.kernel, len(self.entries)
             named = step.op if step.op is not None else kernel
-            visible = step.slots[: kernel.visible]
-            place = len(self.entries)
             arguments = getattr(named, "arguments", None)  # a tape.Function's: the others were computed from them
-            inputs = tuple([self._value(part, slot) for slot in step.inputs[:arguments]])
-            outputs = self._results(place, [((id(part), slot), part.state.table[slot].kind) for slot in visible])
-            mark = part.marks.get(step.slots[0]) if step.slots else None
+            inputs = tuple([self._value((part, slot)) for slot in step.inputs[:arguments]])
+            outputs = self._outputs(part, step.slots[: kernel.visible], place)
             line = part.lines.get(number)
             if line is None and segment is not None and step.slots:
                 line = segment.lines.get(step.slots[0])
             if line is None and getattr(step, "known", False):
                 self.shared.add(place)
-            self.numbers[id(part), number] = place
-            sweep, of = self._sweep(part, number, step, mark)
+            line = line or step.where
+            sweep, of = self._sweep(part, number, step)
+            if of is not None:
+                line = self.entries[of].where
+            elif sweep is not None and sweep <= len(self._sweeps):  # a seed, or a sum: nobody saw these recorded
+                line = self._sweeps[sweep - 1] or line
             released = not step.ends and (released_depths is None or step.depth in released_depths)
             jaxpr = None if kernel.transient else kernel.jaxpr.jaxpr
             constant, inside = step.mode == CONSTANT and not step.ends, part.inside.get(number)
-            line = line or step.where
-            entry = Entry(place, named.name, inputs, outputs, line, sweep, of, inside, constant, released, named.params, jaxpr)
-            self._enter(entry, (part, number))
+            self._numbers[id(part), number] = place
+            self._steps.append((part, step))
+            self.entries.append(Entry(place, named.name, inputs, outputs, line, sweep, of, inside, constant, released, named.params, jaxpr))
 
-    def _results(self, number: int, kinds: Sequence[tuple[Place, Kind]]) -> tuple[Value, ...]:
-        """Return the results of an entry, of these kinds at these places."""
-        several = len(kinds) > 1
-        results = [Value.of(kind, f"%{number}.{i}" if several else f"%{number}", number, i) for i, (_, kind) in enumerate(kinds)]
-        self._made.update(zip([place for place, _ in kinds], results, strict=True))
-        return tuple(results)
+    def _outputs(self, part: Part, slots: Sequence[int], number: int) -> tuple[Value, ...]:
+        """Return the results of an entry, which stand in some slots of its part."""
+        for i, slot in enumerate(slots):
+            name = f"%{number}.{i}" if len(slots) > 1 else f"%{number}"
+            self._results[id(part), slot] = Value.of(part.state.table[slot].kind, name, number, i)
+        return tuple([self._results[id(part), slot] for slot in slots])
 
-    def _enter(self, entry: Entry, place: tuple[Part, int] | Lone) -> None:
-        if entry.of is not None:
-            line = self.entries[entry.of].where
-            object.__setattr__(entry, "where", line)
-        elif entry.sweep is not None and entry.sweep <= len(self._sweeps):  # a seed, or a sum: nobody saw these recorded
-            object.__setattr__(entry, "where", self._sweeps[entry.sweep - 1] or entry.where)
-        self.entries.append(entry)
-        self.places.append(place)
-
-    def _sweep(self, part: Part, number: int, step: State, mark: Mark | None) -> tuple[int | None, int | None]:
+    def _sweep(self, part: Part, number: int, step: State) -> tuple[int | None, int | None]:
         """Return which sweep wrote an entry, and for which one."""
+        mark = part.marks.get(step.slots[0]) if step.slots else None
         if mark is not None:
-            return max(mark.sweep, 1), self._of(mark)
+            known = mark.part is not None and mark.depth is not None
+            return max(mark.sweep, 1), self._numbers.get((id(mark.part), mark.depth - 1)) if known else None  # type: ignore[operator]
         if number in part.lines or step.mode == CONSTANT:
             return None, None
         begun = sum(1 for first in self._began if first <= len(self.entries))
@@ -164,31 +153,10 @@ class Reading:
             return None, None
         return begun or (self.entries[-1].sweep if self.entries else None) or 1, None
 
-    def _of(self, mark: Mark) -> int | None:
-        return None if mark.part is None or mark.depth is None else self.numbers.get((id(mark.part), mark.depth - 1))
-
-    def _lone(self, lone: Lone) -> None:
-        place = len(self.entries)
-        inputs = tuple([self._value_of(source) for source in lone.inputs])
-        outputs = self._results(place, [((id(lone), i), kind) for i, kind in enumerate(lone.kinds)])
-        sweep, of = (None, None) if lone.mark is None else (max(lone.mark.sweep, 1), self._of(lone.mark))
-        entry = Entry(place, lone.op.name, inputs, outputs, lone.line, sweep, of, None, lone.mode == CONSTANT, True, lone.op.params, None)
-        self._enter(entry, lone)
-
-    def _value(self, part: Part, slot: int) -> Value:
-        result = self._made.get((id(part), slot))
-        if result is not None:
-            return result
-        source = part.sources.get(slot)
-        return self._leaf((part, slot)) if source is None else self._value_of(source)
-
-    def _value_of(self, source: Source) -> Value:
-        if isinstance(source, Leaf):
-            return self._leaf(source)
-        whole, slot = source
-        if isinstance(whole, Lone):
-            return self._made.get((id(whole), slot)) or self._leaf(source)
-        return self._value(whole, slot)
+    def _value(self, source: Source) -> Value:
+        """Return what an entry reads."""
+        source = origin_of(source)
+        return self._results.get(place_of(source)) or self._leaf(source)
 
     def _met(self, leaf: Leaf) -> None:
         """Take note of a leaf, and of those that its value comes from."""
@@ -200,8 +168,8 @@ class Reading:
                 waiting += [one.behind] if one.outside is None else one.outside[1]
 
     def _leaf(self, source: Source) -> Value:
-        """Return what is not made on the tape."""
-        key = source if isinstance(source, Leaf) else (id(source[0]), source[1])
+        """Return what no entry on the tape gives."""
+        key = place_of(source)
         known = self._known.get(key)
         if known is not None:
             return known
@@ -213,8 +181,7 @@ class Reading:
                 value = self._known[key] = Value.of(kind, _written(number))
                 return value
         else:
-            whole, slot = source
-            kind, name = whole.kinds[slot] if isinstance(whole, Lone) else whole.state.table[slot].kind, None
+            kind, name = source[0].state.table[source[1]].kind, None
         by = name or ("past" if not isinstance(source, Leaf) else "leaf" if kind.requires_grad else "const")
         count = self._names[by]
         self._names[by] += 1

@@ -1,23 +1,32 @@
-"""Replaying: a part of the tape as a function of JAX arrays."""
+"""Replaying: a part of the tape as a function of JAX arrays, and what computes its entries once more, one by one, with their VJPs."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from tape import jaxapi
 from tape.errors import ReleasedTapeError, TapeTypeError, TapeValueError
 from tape.graph import boundary
+from tape.graph.kinds import differentiable
+from tape.graph.scope import parked
 from tape.graph.segment import Handle
-from tape.insight.parts import Leaf, Lone, Part, Place, place_of
+from tape.graph.trees import leaves_of
+from tape.graph.trie import RECORD
+from tape.insight.parts import Leaf, Part, Place, nobody, place_of
 from tape.insight.reading import Line, Reading
-from tape.insight.runs import FunctionRun, Runner
+from tape.ops.kernel import Kernel
+from tape.programs.interpretation import at_home
 from tape.programs.program import look, run_pending
 from tape.programs.retention import leaf_slots
 from tape.programs.traced import differentiable_as_recorded
+from tape.recording import record
+from tape.sweeps.differentiation import gradients
 from tape.sweeps.plan import FunctionOp
 from tape.sweeps.seeds import describe
 
@@ -30,11 +39,10 @@ class Replay:
     def __init__(self, reading: Reading, inputs: Sequence[Handle], outputs: Sequence[Handle], *, present: bool = False) -> None:
         self._reading = reading
         self._present = present  # where the value of a leaf is gone, its Variable's present one does
-        self._parts = {id(line.part): line.part for line in reading.lines if line is not None}
+        self._parts = {id(line.part): line.part for line in reading.lines}
         self._by_segment = {id(s): part for part in self._parts.values() if (s := part.ref()) is not None}
         # The numbers of the entries that give what is on the tape.
-        self._numbers_by_place = {place: number for number, line in enumerate(reading.lines) if line is not None for place in line.gives}
-        self._lone = {(id(one), i): one for one in reading.places if isinstance(one, Lone) for i in range(len(one.kinds))}
+        self._numbers_by_place = {place: number for number, line in enumerate(reading.lines) for place in line.gives}
         self._avals = [v._place.kind.aval for v in inputs]
         self.inputs = [self._places_of_input(i, v) for i, v in enumerate(inputs)]
         for i, places in enumerate(self.inputs):
@@ -43,9 +51,9 @@ class Replay:
                 raise TapeValueError(msg)
         self.outputs = [self._place("outputs", i, v) for i, v in enumerate(outputs)]
         self.constants: dict[Place, Any] = {}
-        self.steps: list[tuple[Line, Any]] = []  # with what computes them
         self._stopped: dict[Place, Place] = {}  # what was detached, and from what
-        self._needed()
+        # The numbers of what is between, with what computes each.
+        self.steps = [(n, line, self._call(n, line)) for n, line in sorted(self._between().items())]
 
     def _places_of_input(self, i: int, variable: Handle) -> list[Place]:
         """Return the places of an input: that of the result that it is, or those where the leaf is read."""
@@ -64,7 +72,7 @@ class Replay:
         part = None if variable._segment is None else self._by_segment.get(id(variable._segment))
         if part is not None:
             place = id(part), variable._place.slot
-            if place in self._numbers_by_place or any(not isinstance(s, Leaf) and (id(s[0]), s[1]) == place for s in self._reading.sources):
+            if place in self._numbers_by_place or place in map(place_of, self._reading.sources):
                 return place
         later, leaves = self._reading.became(variable), self._reading.leaf_by_id
         places = [place for place in self._reading.leaves_of(variable) if not later or leaves[place[0]].cell is variable._cell]
@@ -74,7 +82,8 @@ class Replay:
         msg = f"function: {argument}[{i}] ({describe(variable)}) is not on this tape; {repair}"
         raise TapeValueError(msg)
 
-    def _needed(self) -> None:
+    def _between(self) -> dict[int, Line]:
+        """Return what is to be computed again, by number; note constants, and what was detached."""
         known = {place for places in self.inputs for place in places}
         dependents = functools.cache(lambda: self._reading.dependents(known))
         waiting = [place for place in self.outputs if place not in known]
@@ -99,17 +108,17 @@ class Replay:
                 self._stopped[place] = place_of(leaf.behind)
                 waiting.append(self._stopped[place])
                 continue
-            if place in self._lone:
-                name = self._lone[place].op.name
-                msg = f"function: {name} ran at once (tape.eager()), and is not kept on the tape; record it without tape.eager()"
-                raise TapeValueError(msg)
             number = self._numbers_by_place.get(place)
             if number is None:
                 self.constants[place] = self._constant(place)
                 continue
             line = self._reading.lines[number]
-            if number in between or line is None:
+            if number in between:
                 continue
+            if line.part.ref is nobody:
+                name = line.step.kernel.name
+                msg = f"function: {name} ran at once (tape.eager()), and is not kept on the tape; record it without tape.eager()"
+                raise TapeValueError(msg)
             if line.step.ends:  # a Variable that was updated: what led to its value may be gone
                 value = UNKNOWN if place in dependents() else _kept(line.part, place[1])
                 if value is not UNKNOWN:
@@ -117,8 +126,7 @@ class Replay:
                     continue
             between[number] = line
             waiting += line.reads
-        self.numbers = sorted(between)
-        self.steps += [(between[number], self._call(between[number])) for number in self.numbers]
+        return between
 
     def _leaf_value(self, place: Place) -> Any:
         """Return the value of a leaf, or UNKNOWN where it is gone."""
@@ -151,15 +159,15 @@ class Replay:
                 for slot, cell in zip(leaf_slots(part.state), segment.leaves, strict=False):
                     if place_of((part, slot)) == place:
                         yield cell
-        source = next((s for s in self._reading.sources if not isinstance(s, Leaf) and (id(s[0]), s[1]) == place), None)
-        segment = source[0].ref() if source is not None and isinstance(source[0], Part) else None
+        source = next((s for s in self._reading.sources if place_of(s) == place), None)
+        segment = source[0].ref() if isinstance(source, tuple) else None
         if segment is not None:
             cell = segment.results.get(place[1])
             if cell.__class__ is list and cell[0] is None:
                 run_pending(segment, "look")
             yield cell
 
-    def _call(self, line: Line) -> Callable[..., Sequence[Any]]:
+    def _call(self, number: int, line: Line) -> Callable[..., Sequence[Any]]:
         """Return an entry as a function of arrays, whose derivative is that which was recorded."""
         part, step = line.part, line.step
         if isinstance(step.op, FunctionOp):
@@ -172,7 +180,7 @@ class Replay:
                     "retain_graph=True to that, or take tape.Tape(keep=True)"
                 )
                 raise ReleasedTapeError(msg)
-            return FunctionRun(context._function, context._layout, tuple(context._places), step.op.arguments)
+            return _FunctionRun(number, context._function, context._layout, context._places, step.op.arguments)
         run: Callable[..., Sequence[Any]] = differentiable_as_recorded(step, part.state.cut).kernel.inline
         return run
 
@@ -194,12 +202,12 @@ class Replay:
             value = read(behind)
             return value if value is UNKNOWN else jax.lax.stop_gradient(value)
 
-        for line, call in self.steps:
-            operands, kernel = list(map(read, line.reads)), line.step.kernel
+        for _, line, call in self.steps:
+            operands = list(map(read, line.reads))
             if any(x is UNKNOWN for x in operands):
                 values.update({place: _kept(line.part, place[1]) for place in line.gives})
                 continue
-            results = call(*operands) if runs is None or isinstance(line.step.op, FunctionOp) else runs.forward(kernel, operands, call)
+            results = call(*operands) if runs is None else runs.forward(call, line.step.kernel, operands)
             for place, result in zip(line.gives, results, strict=False):
                 values.setdefault(place, result)
         return values, read
@@ -226,3 +234,104 @@ def _checked(array: Any, aval: Any) -> Any:
         )
         raise (TapeValueError if given.shape != aval.shape else TapeTypeError)(msg)
     return array if isinstance(array, jax.Array) else jnp.asarray(array)
+
+
+class Runner:
+    """What runs single entries; one of JAX's primitives takes a hundred times as long to call as one of NumPy's on a small array.
+
+    Args:
+        constants: the values of the leaves; where they are not in the host's memory, JAX runs everything.
+
+    """
+
+    def __init__(self, constants: Iterable[Any]) -> None:
+        known = list(constants)
+        self._hosts: dict[Kernel, Any] = {}
+        self._home = not any(isinstance(x, jaxapi.Tracer) for x in known) and at_home(known)
+
+    def forward(self, call: Callable[..., Sequence[Any]], kernel: Kernel, operands: Sequence[Any]) -> Sequence[Any]:
+        """Return the results of an entry, which JAX gets by ``call``."""
+        hosted = None if isinstance(call, _FunctionRun) else self._hosted(kernel, operands)
+        return call(*[jnp.asarray(x) if isinstance(x, (np.ndarray, np.generic)) else x for x in operands]) if hosted is None else hosted
+
+    def backward(
+        self, call: object, kernel: Kernel, operands: Sequence[Any], results: Sequence[Any], cts: Sequence[Any], wanted: Sequence[bool]
+    ) -> Sequence[Any]:
+        """Return what an entry gives to its inputs, None where that is nothing."""
+        if isinstance(call, _FunctionRun):
+            return call.backward(operands, cts, wanted)
+        if self._home and not kernel.transient:
+            vjp = kernel.vjp(tuple([ct is not None for ct in cts]), tuple(wanted))
+            given = [*operands, *results, *[ct for ct in cts if ct is not None]]
+            read = [given[i] for i in vjp.sources]
+            cotangents = read if vjp.kernel is None else self._hosted(vjp.kernel, read)
+            if cotangents is not None:
+                pulled: list[Any] = [None] * len(operands)
+                for i, x in zip(vjp.targets, cotangents, strict=True):
+                    pulled[i] = x
+                return pulled
+        inputs, outputs = [jnp.asarray(x) for x in operands], [jnp.asarray(x) for x in results]
+        return kernel.pull(inputs, outputs, [None if ct is None else jnp.asarray(ct) for ct in cts], wanted)
+
+    def _hosted(self, kernel: Kernel, operands: Sequence[Any]) -> Sequence[Any] | None:
+        """Run a kernel on NumPy's arrays; None where that is not to be, or NumPy refuses it."""
+        if not self._home or kernel.transient or not (host := self._host(kernel)):
+            return None
+        try:
+            results = host(*[np.asarray(x, a.dtype) for x, a in zip(operands, kernel.in_avals, strict=True)])
+        except Exception:  # noqa: BLE001 - JAX runs it then, and says what is wrong
+            return None
+        return [
+            np.asarray(x, a.dtype) for x, a in zip((results,) if len(kernel.out_avals) == 1 else results, kernel.out_avals, strict=True)
+        ]
+
+    def _host(self, kernel: Kernel) -> Any:
+        """Return what runs a kernel on NumPy's arrays, if anything does; who asks here leaves it as one that was never met."""
+        if kernel not in self._hosts:
+            unmet = kernel.unmet
+            self._hosts[kernel] = kernel.hosting()
+            if unmet:
+                kernel._host, kernel.light = None, False
+        return self._hosts[kernel]
+
+
+class BackwardError(Exception):
+    """The backward of a ``tape.Function`` raised, the one of an entry; nobody sees it."""
+
+    def __init__(self, error: Exception, entry: int) -> None:
+        super().__init__(str(error))
+        self.error, self.entry = error, entry
+
+
+class _FunctionRun:
+    """The entry of a ``tape.Function`` as a function of arrays: its forward runs anew, and its backward is the user's."""
+
+    def __init__(self, number: int, function: Any, layout: Any, places: Sequence[int], arguments: int) -> None:
+        self._number, self._arguments = number, arguments
+        self._function, self._layout, self._places = function, layout, tuple(places)
+
+    def _called(self, operands: Sequence[Any], wanted: Sequence[bool]) -> tuple[list[Any], list[Any]]:
+        inputs = [record.leaf(jnp.asarray(x), requires_grad=w) for x, w in zip(operands, wanted, strict=True)]
+        args, kwargs = self._layout.filled(inputs)
+        flat = leaves_of(self._function.apply(*args, **kwargs))
+        return inputs, [flat[i] for i in self._places]
+
+    def __call__(self, *operands: Any) -> Sequence[Any]:
+        """Return the results."""
+        given = [jnp.asarray(x) for x in operands[: self._arguments]]
+        with parked(mode=RECORD, notes=None, observer=None), boundary.allowing_captures():
+            return [look(v) for v in self._called(given, [differentiable(x) for x in given])[1]]
+
+    def backward(self, operands: Sequence[Any], cts: Sequence[Any], wanted: Sequence[bool]) -> Sequence[Any]:
+        """Return what it gives to its inputs, None where the user's backward does."""
+        n = self._arguments
+        with parked(mode=RECORD, notes=None, observer=None), boundary.allowing_captures():
+            inputs, results = self._called(operands[:n], wanted[:n])
+            roots = [(v, record.leaf(jnp.asarray(ct))) for v, ct in zip(results, cts, strict=True) if ct is not None]
+            asked = [v for v, w in zip(inputs, wanted, strict=False) if w]
+            try:
+                pulled = iter(gradients([v for v, _ in roots], asked, [ct for _, ct in roots], unconnected="none"))
+                given = [next(pulled) if w else None for w in wanted[:n]]
+                return [None if g is None else look(g) for g in given] + [None] * (len(operands) - n)
+            except Exception as error:
+                raise BackwardError(error, self._number) from error

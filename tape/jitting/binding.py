@@ -7,8 +7,9 @@ all the Python that a call costs; so what can be looked up once is looked up her
 from __future__ import annotations
 
 import functools
+import operator
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import starmap
 from typing import Any, NoReturn
 
@@ -17,7 +18,6 @@ import jax.numpy as jnp
 
 from tape import layout
 from tape.callables.captures import held
-from tape.callables.reach import Edge, Path
 from tape.configuration import configuration
 from tape.errors import ExecutionError
 from tape.graph.kinds import Place, kind_of
@@ -28,9 +28,9 @@ from tape.graph.trie import RECORD
 from tape.hooking.handles import CHANGES as HOOKS
 from tape.jaxapi import Tracer, in_trace
 from tape.jitting.delivery import Delivery
+from tape.jitting.following import Setting
 from tape.jitting.noted import noted
-from tape.jitting.orders import Orders
-from tape.jitting.places import KeptArray, edges_to
+from tape.jitting.places import arrays_in, edges_to
 from tape.jitting.results import Slot
 from tape.jitting.tracing import TracedStep, hooks_of
 from tape.ops.running import Waiting, fails_late
@@ -55,57 +55,66 @@ class Binding(Delivery):
         run: Callable[..., Sequence[Any]],
         variables: Sequence[Any],
         given: int,
-        edges: Sequence[Edge],
-        slots: Sequence[Slot],
-        kept: Mapping[int, KeptArray],
-        orders: Orders,
-        found: Mapping[Path, object],
+        setting: Setting,
         donated: Sequence[int],
-        met: Collection[int] = (),
-        strangers: Collection[int] = (),
+        met: Collection[int],
     ) -> None:
         self.step = step
         self.executable = run
         self._waits, self._late = there_are_several(), fails_late([step.jaxpr])
         self.unrepeatable = bool(step.jaxpr.effects) or bool(donated)
-        self.edges, self.slots, self.kept, self.orders, self.found = edges, slots, kept, orders, found
-        self._edges: list[Any] = [*edges_to(kept.values(), [variables[i]._cell[0] for i in kept])]
-        self.renewable = len(self._edges)  # so many, the first ones, see whether arrays are others, which :mod:`renewal` takes then
-        self._edges += [(e.get, e.holder, e.key, e.content) for e in edges if e.get is not None]
-        seen = {k.place[:2] for k in kept.values()}  # whose forms are looked at
-        self._edges += [(Slot.holds, slot, None, slot.held) for slot in slots if (id(slot.holder.place.at), slot.key) not in seen]
         outcome = step.outcome
         changed = {c.source for c in outcome.changes}
-        self.met, self.strangers = {i for i in met if i < given}, {*strangers}
+        self.met = {i for i in met if i < given}
+        self._there: Sequence[Any] | None = None  # results that are delivered
+        self.called = True  # since another one has followed
+        self.forget: Callable[[], None]  # has the others let go of what this one has seen replaced
         # Arguments that are only read may be others at every call, but for those that the function may have met by itself as well.
         self._read = [i for i in step.values if i < given]
         self._swept = [i for i in self._read if any(i in swept and {*ends} != {i} for swept, ends in step.relations.aims)]
         pinned = self.met.union(i for i in step.relevant if i < given and i in {*changed, *outcome.referred, *step.looked})
         self._pinned = [(i, variables[i]) for i in sorted(pinned)]
-        self.sources: list[Any] = [v if i >= given or i in pinned else None for i, v in enumerate(variables)]
         matter = [i for i in step.relevant if i >= given or i in pinned]
         self._matter, self._given = matter, given
-        self._variables = [variables[i] for i in matter]
-        self._known = [(variables[i], step.leaves[i]) for i in matter if i in step.leaves]
+        self._captured = [i for i in step.relevant if i >= given and i not in setting.kept]
         # Those among the arguments that must be leaves for the recorder in C, or the step be left to Python (-1).
         self._asked = [(i, leaf) for i, leaf in step.leaves.items() if i not in matter]
         self._leaves = [*self._swept, *[i if leaf else -1 for i, leaf in self._asked], *[-1 for _ in step.relations.one]]
         self._kinds = [step.kinds[i] for i in matter]
         self._hooks = [step.hooks[i] or (None,) for i in matter]
+        first = len(step.jaxpr.jaxpr.invars) - len(step.values) - len(step.grads)
+        self._donated = [i for i in donated if i >= first]  # but for arrays among the arguments
+        state = [(i - first, i - first - len(step.values)) for i in self._donated]
+        self._donating = [step.values[n] for n, m in state if m < 0], [step.grads[m] for _, m in state if m >= 0]
+        self._plainly = step.kernel is None and not (self._waits or self._late)
+        sources = [v if i >= given or i in pinned else None for i, v in enumerate(variables)]
+        self._hold(sources, setting)
+        self._plan_delivery(step)
+
+    def _hold(self, sources: list[Any], setting: Setting) -> None:
+        """Take these for what the step concerns from now on; whatever happens meanwhile, it does not run on some of them."""
+        step, kept = self.step, setting.kept
+        self._edges: list[Any] = [_NEVER]
+        self.sources, self.setting = sources, setting
+        self._variables = [sources[i] for i in self._matter]
+        self._known = [(sources[i], step.leaves[i]) for i in self._matter if i in step.leaves]
         self._hooks_seen: int = -1
         self._places: list[Place] = []  # of those, when last seen to be of these kinds
-        self._strangers = self.strangers.union(id(variables[i]) for i in step.relevant if i >= given and i not in kept) or None
-        self._values = [variables[i] for i in step.values if i >= given]
-        self._looked: list[Any] = [(v, extra_of(v), step.grad_kinds[i]) for i in step.looked for v in [variables[i]]]
-        self._looked += [(v, extra_of(v), ...) for i in step.cleared for v in [variables[i]]]
-        self._grads = [extra_of(variables[i]) for i in step.grads]
-        first = len(step.jaxpr.jaxpr.invars) - len(step.values) - len(step.grads)
-        last = first + len(step.values)
-        self._donated = [i for i in donated if i >= first]  # but for arrays among the arguments
-        self._donors = [self.sources[step.values[i - first]] for i in self._donated if i < last]
-        self._donor_extras = [extra_of(self.sources[step.grads[i - last]]) for i in self._donated if i >= last]
-        self._plan_delivery(step, slots)
-        self._plainly = step.kernel is None and not (self._waits or self._late)
+        self._strangers = {*setting.strangers, *[id(sources[i]) for i in self._captured]} or None
+        self._values = [sources[i] for i in step.values if i >= self._given]
+        self._looked: list[Any] = [(v, extra_of(v), step.grad_kinds[i]) for i in step.looked for v in [sources[i]]]
+        self._looked += [(v, extra_of(v), ...) for i in step.cleared for v in [sources[i]]]
+        self._grads = [extra_of(sources[i]) for i in step.grads]
+        values, grads = self._donating
+        self._donors, self._donor_extras = [sources[i] for i in values], [extra_of(sources[i]) for i in grads]
+        self._aim(step)
+        held = [*edges_to(kept.values(), [sources[i]._cell[0] for i in kept])]
+        self.renewable = len(held)  # so many, the first ones, see whether arrays are others
+        held += [edge for edge in setting.edges if edge[0] is not None]
+        held += setting.conditions
+        seen = {k.place[:2] for k in kept.values()}  # whose forms are looked at
+        held += [(Slot.holds, slot, None, slot.held) for slot in setting.slots if (id(slot.holder.place.at), slot.key) not in seen]
+        self._edges = held
 
     # -- is it still so? --------------------------------------------------------------------------------------------
 
@@ -119,38 +128,75 @@ class Binding(Delivery):
             return False
         return True
 
-    def suits(self, given: Sequence[Any], first: int = 0) -> bool:
-        """Tell whether the step can run for these Variables among the arguments, all else being as it is, from the ``first`` edge on."""
+    def suits(self, given: Sequence[Any]) -> bool:
+        """Tell whether the step can run for these Variables among the arguments, all else being as it is."""
         for i, v in self._pinned:
             if given[i] is not v:
                 return False
         if given and self._strangers is not None and not self._strangers.isdisjoint(map(id, given)):
             return False
-        return self.in_place(first) and self.fits(given)
+        return self.in_place() and self.fits(given)
 
     def fits(self, given: Sequence[Any]) -> bool:
         """Tell whether every Variable is of the kind that it was, and has a gradient where it had one."""
         related = self.step.relations
-        if [v._place for v in self._variables] != self._places:
-            if [v._place.kind for v in self._variables] != self._kinds or any(is_leaf(v) is not leaf for v, leaf in self._known):
-                return False
-            self._places = [v._place for v in self._variables]
-            if related and any(v._segment is not None and v._place.kind.requires_grad for v in self._variables):
-                self._places = []  # to be looked at every time
+        if not self._is_as_it_was():
+            return False
         if self._asked and any(is_leaf(given[i]) is not leaf for i, leaf in self._asked):
             return False
         changeable = related and (related.one or not self._places or any(given[i]._segment is not None for i in self._swept))
         if changeable and not related.hold([*given, *self.sources[len(given) :]]):
             return False
+        for v, extra, grad_kind in self._looked:
+            grad = extra.grad
+            if v._extra is not extra or (grad_kind is not ... and (None if grad is None else grad._place.kind) is not grad_kind):
+                return False
+        return True
+
+    def _is_as_it_was(self) -> bool:
+        """Tell whether Variables are of the kinds that they were, and have the hooks."""
+        if [v._place for v in self._variables] != self._places:
+            if [v._place.kind for v in self._variables] != self._kinds or any(is_leaf(v) is not leaf for v, leaf in self._known):
+                return False
+            self._places = [v._place for v in self._variables]
+            if self.step.relations and any(v._segment is not None and v._place.kind.requires_grad for v in self._variables):
+                self._places = []  # to be looked at every time
         if HOOKS.count != self._hooks_seen:
             count = HOOKS.count
             if [hooks_of(v) or (None,) for v in self._variables] != self._hooks:
                 return False
             self._hooks_seen = count
-        for v, extra, grad_kind in self._looked:
-            grad = extra.grad
-            if v._extra is not extra or (grad_kind is not ... and (None if grad is None else grad._place.kind) is not grad_kind):
-                return False
+        return True
+
+    # -- what has been replaced -----------------------------------------------------------------------------------------
+
+    def follow(self) -> bool:
+        """Take what is now in the places of what has been replaced, where it is of the same form; tell whether that is so."""
+        followed = self.setting.followed()
+        if followed is None:
+            return False
+        there, setting = followed
+        arrays = arrays_in(setting.kept.values())
+        if (there and self.met) or any(x is None for x in arrays):
+            return False
+        sources = [*self.sources[: self._given], *map(there.of, self.sources[self._given :])]
+        for i, x in zip(setting.kept, arrays, strict=True):
+            sources[i] = record.constant(x)  # a new one: what was recorded may hold that from before
+        captured = {id(sources[i]) for i in self._captured}
+        if [sources[i]._place.kind for i in self._matter] != self._kinds or len(captured) < len(self._captured):
+            return False
+        self._hold(sources, setting)
+        return self._is_as_it_was()
+
+    def let_go(self) -> bool:
+        """Hold no arrays that have been replaced, where all else is in its place, until the step follows; tell whether that is so."""
+        if not self.renewable or not self.in_place(self.renewable):
+            return False
+        edges = self._edges
+        for i in self.setting.kept:
+            self.sources[i] = handle(None, Place(-1, self.step.kinds[i]), [None])
+        self._hold(self.sources, self.setting)
+        self._edges = [_NEVER] * self.renewable + edges[self.renewable :]
         return True
 
     # -- running ------------------------------------------------------------------------------------------------------
@@ -221,6 +267,18 @@ class Binding(Delivery):
         cells = [v._cell for v in self._donors] + [e.grad._cell for e in self._donor_extras]
         return held([inputs[i] for i in self._donated], by=2) + held(cells, by=1)  # in its cell, and among the inputs
 
+    def _deliver(self, results: Sequence[Any], recorded: Sequence[Any] | None = None) -> object:
+        """Put the results where they belong, and go along with what that has replaced; ``recorded`` are the same as Variables."""
+        if results is self._there:  # Ctrl-C came after that
+            return None
+        result = self._delivered(results, recorded)
+        if self.setting.slots:
+            self._there = results
+            if self.follow():
+                self.forget()
+            self._there = None
+        return result
+
     # -- recording ------------------------------------------------------------------------------------------------------
 
     def _record(self, arrays: Sequence[Any], given: Sequence[Handle]) -> object:
@@ -238,6 +296,13 @@ class Binding(Delivery):
         if segment is not None:
             run_pending(segment, "jit")
         return self._deliver([look(v) for v in recorded], recorded)
+
+
+def _never(_: object, __: object) -> bool:
+    return False
+
+
+_NEVER = (_never, None, None, True)
 
 
 def _check_known(results: Sequence[Any]) -> None:
@@ -258,4 +323,6 @@ def _input(v: Handle, *, reached: bool) -> Handle:
 
 
 if layout.NATIVE is not None:
-    layout.NATIVE.stepping(STATE, HOOKS, configuration, jax.errors.JaxRuntimeError)
+    layout.NATIVE.stepping(
+        STATE, HOOKS, configuration, jax.errors.JaxRuntimeError, operator.getitem, operator.length_hint, dict.get, getattr
+    )

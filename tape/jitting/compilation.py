@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import functools
+import operator
 import types
 import weakref
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import jax
 
 from tape import jaxapi
 from tape.callables.objects import Itself, in_cell
-from tape.callables.reach import Edge, Path, Reach, globals_that_hold, modes_of
+from tape.callables.reach import Edge, Reach, globals_that_hold, modes_of
 from tape.errors import TapeValueError, warn
 from tape.graph.lines import user_line
-from tape.graph.segment import Handle, itself
+from tape.graph.segment import Handle
 from tape.jitting import identities
 from tape.jitting.arguments import Call
 from tape.jitting.binding import Binding
-from tape.jitting.flags import is_flag, kind_of
+from tape.jitting.classes import objects_in
+from tape.jitting.flags import form_of, is_flag, is_inert, kind_of
+from tape.jitting.following import Setting
 from tape.jitting.orders import Orders
-from tape.jitting.places import KeptArray, arrays_in, edges_to, without_contents
-from tape.jitting.renewal import emptied, renewed
-from tape.jitting.results import Slot
+from tape.jitting.places import arrays_in, edges_to, without_contents
 from tape.jitting.retraces import described, said_of
 from tape.jitting.surroundings import surroundings
 from tape.jitting.tracing import TracedStep
@@ -33,6 +34,9 @@ from tape.terminal import counted
 
 _AROUND_LIMIT = 64  # surroundings in which one step was met
 _DEEP = 4  # functions in functions by which these are told apart
+
+
+_source = operator.attrgetter("source")
 
 
 class CompiledStep:
@@ -144,9 +148,9 @@ class CompiledStep:
         finding: tuple[Sequence[int], Sequence[Edge]] = ([], [])
         if self.positions is not None:  # which Variables it may ask for
             matter, finding = [*matter, *[v for v, _ in reached.variables.values()]], identities.finding(reached)
-        way, through = reached.way(matter, [*[h.node for h in ours], *finding[0], *nodes.values()])
+        way, fixed, through = reached.way(matter, [*[h.node for h in ours], *finding[0], *nodes.values()])
         known = {(id(k.holder.place.at), k.key) for ks in (slots, inputs) for k in ks}
-        around, arrays = surroundings(reached, way, self.names, known, step.unread)
+        around, arrays = surroundings(reached, way, self.names, known, step.unread, [k for k, _ in read])
         if self.around:  # what a trace itself has changed, such as a cache, is not among them
             around = {key: edge for key, edge in around.items() if key in self.around[0]}
         seen: dict[Any, Any] = {key: (edge.key, _told(edge.content)) for key, edge in around.items()}
@@ -154,8 +158,9 @@ class CompiledStep:
         seen["aliases"] = {path: aliases.get(path) for path in self.around[0]["aliases"]} if self.around else aliases
         kinds = {reached.path(n): kind_of(reached.nodes[n]) for n in through}
         seen["kinds"] = {path: kinds.get(path) for path in self.around[0]["kinds"]} if self.around else kinds
+        seen["hidden"], objects = objects_in(reached, through, self.names)
         if self.positions is not None:
-            seen["keys"] = identities.found_by(reached)
+            seen["keys"], seen["one"] = identities.found_by(reached), identities.in_several_places(reached)
         if seen not in self.around:
             if self.around and not again:
                 return None
@@ -163,83 +168,53 @@ class CompiledStep:
             self.around.append(seen)
             del self.around[:-_AROUND_LIMIT]
         parts = [Edge(get, at, key, (), -1, x) for get, at, key, x in edges_to([k for k, _ in read], [x for _, x in read])]
-        edges = [*way, *self.globals, *reached.modes, *parts, *around.values(), *orders.edges(), *finding[1]]
+        edges = [*sorted([*fixed, *way, *[e for e in around.values() if e.source >= 0]], key=_source), *self.globals]
+        looks = [*reached.modes, *parts, *[e for e in around.values() if e.source < 0], *orders.edges(), *finding[1], *objects]
         pinned = {i for i, place in enumerate(where) if place}.union(i for i in self.paths if i < self.given)
         strangers: set[int] = set() if self.positions is None else identities.met(reached) - {id(given[i]) for i in pinned}
         found = {path: reached.nodes[node] for path, node in nodes.items()}
-        return self._bound(variables, len(given), edges, slots, kept, Orders(map(without_contents, orders)), found, pinned, strangers)
-
-    def suiting(self, given: Sequence[Handle], steps: Collection[Sequence[CompiledStep]]) -> Binding | None:
-        """Return a binding with which the step can run, be it with other arrays in places, of which no other of the steps holds any."""
-        for binding in self.bindings:
-            if binding.suits(given):
-                return binding
-            if renewed(binding, given):
-                if len(self.bindings) > 1 or len(steps) > 1 or len(next(iter(steps))) > 1:
-                    forget_replaced(steps)
-                return binding
-        return None
-
-    def moved(self, given: Sequence[Handle]) -> Binding | None:
-        """Bind the step anew where only Variables and arrays in places are others than at the latest call: quicker than looking for all."""
-        if not self.bindings or any(i < self.given for i in self.paths):
-            return None
-        last = self.bindings[0]
-        if self.positions is not None and (last.met or not last.strangers.isdisjoint(map(id, given))):
-            return None
-        others: dict[int, Any] = {}  # by the Variables that they replace
-        edges: list[Edge] = []
-        try:
-            for edge in last.edges:
-                content = edge.content if edge.get is None else edge.get(edge.holder, edge.key)
-                if isinstance(content, Handle) and isinstance(edge.content, Handle):
-                    if others.setdefault(id(itself(edge.content)), itself(content)) is not itself(content):
-                        return None
-                elif content is not edge.content:
-                    return None
-                edges.append(edge._replace(content=content))
-        except (LookupError, AttributeError, ValueError):
-            return None
-        variables = [*given, *[others.get(id(v), v) for v in last.sources[self.given :]]]
-        strangers = last.strangers if self.positions is None else last.strangers | {id(v) for v in others.values()}
-        if not strangers.isdisjoint(map(id, given)):
-            return None
-        return self._bound(variables, len(given), edges, last.slots, last.kept, last.orders, last.found, self.paths, strangers)
-
-    def _bound(
-        self,
-        variables: list[Any],
-        given: int,
-        edges: Sequence[Edge],
-        slots: Sequence[Slot],
-        kept: Mapping[int, KeptArray],
-        orders: Orders,
-        found: Mapping[Path, object],
-        pinned: Collection[int],
-        strangers: set[int],
-    ) -> Binding | None:
-        step = self.step
         for i, array in zip(kept, arrays_in(kept.values()), strict=True):
             if array is None:
                 return None
             variables[i] = record.constant(array)
-        count = len({*step.relevant, *range(given)})
-        if len({*[id(variables[i]) for i in step.relevant], *map(id, variables[:given])}) < count:
+        count = len({*step.relevant, *range(len(given))})
+        if len({*[id(variables[i]) for i in step.relevant], *map(id, given)}) < count:
             return None
         if any(slot.holds() != slot.held for slot in slots):
             return None
-        binding = Binding(step, self.run, variables, given, edges, slots, kept, orders, found, self.donated, pinned, strangers)
-        return binding if binding.fits(variables[:given]) else None
+        ways, conditions = ([(e.get, e.holder, e.key, e.content) for e in each] for each in (edges, looks))
+        setting = Setting(ways, conditions, slots, kept, Orders(map(without_contents, orders)), found, strangers)
+        binding = Binding(step, self.run, variables, len(given), setting, self.donated, pinned)
+        return binding if binding.fits(given) else None
+
+    def suiting(self, given: Sequence[Handle]) -> Binding | None:
+        """Return a binding with which the step can run."""
+        return next((b for b in self.bindings if b.suits(given)), None)
+
+    def following(self, given: Sequence[Handle]) -> Binding | None:
+        """Return a binding with which the step can run on what has come into the places of what that was bound to."""
+        found = next((b for b in self.bindings if b.follow() and b.suits(given)), None)
+        if found is not None:
+            found.forget()
+        return found
 
 
-def forget_replaced(steps: Iterable[Sequence[CompiledStep]]) -> None:
-    """Let go of what has been replaced: that is not to live as long as the bindings that read it."""
+def forget_replaced(steps: Iterable[Sequence[CompiledStep]], follower: Binding | None = None) -> None:
+    """Let go of what has been replaced: that is not to live as long as the bindings that read it; those called since then follow once."""
+    bindings = [binding for alike in steps for step in alike for binding in step.bindings]
+    if bindings == [follower]:
+        return
+    left = {id(b) for b in bindings if b.in_place() or (b.called and b.follow()) or b.let_go()}
     for step in [s for alike in steps for s in alike]:
-        step.bindings = [b for b in step.bindings if b.in_place() or (b.in_place(b.renewable) and emptied(b))]
+        step.bindings = [b for b in step.bindings if id(b) in left]
+    for b in bindings:
+        b.called = False
 
 
 def _told(content: object) -> object:
     """Return what tells a number, None, a name, a function or an object from others."""
+    if isinstance(content, tuple) and not is_flag(content) and is_inert(content):
+        return form_of(content)
     plain = isinstance(content, (int, str, types.NoneType)) or (isinstance(content, (tuple, frozenset)) and is_flag(content))
     return content if plain else _told_function(content) or Itself(content)
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from tape import layout
-from tape.callables.reach import Path
 from tape.graph.kinds import Place
 from tape.graph.segment import Extra, extra_of
-from tape.jitting.orders import Orders
-from tape.jitting.results import ARRAY, FOUND, GRADIENT, MADE, ONE, SAME, SHARED, Made, Slot, Tree
+from tape.jitting.following import Setting
+from tape.jitting.results import ARRAY, FOUND, GRADIENT, MADE, ONE, SAME, SHARED, Made, Tree
 from tape.jitting.tracing import TracedStep
 from tape.mirrored.detachment import detach
 from tape.programs.program import look
@@ -27,13 +26,11 @@ class Delivery(layout.Bound):
     """What a binding does with the results of its step."""
 
     sources: list[Any]
-    slots: Sequence[Slot]
-    orders: Orders
-    found: Mapping[Path, object]
+    setting: Setting
 
-    def _plan_delivery(self, step: TracedStep, slots: Sequence[Slot]) -> None:
-        """Say where the results go."""
-        outcome = self._outcome = step.outcome
+    def _aim(self, step: TracedStep) -> None:
+        """Say to which Variables the results go."""
+        outcome = step.outcome
         self._written: list[tuple[Any, Any, Place, int]] = []  # Variables, what they become, and which result they get
         self._joined: list[tuple[Any, int]] = []  # those that become one through which gradients flow
         self._renewed: list[tuple[Any, int | None, bool]] = []  # those that become others, and their gradients
@@ -55,6 +52,10 @@ class Delivery(layout.Bound):
                 self._cleared.append(extra_of(v))
             elif change.grad is not None:
                 self._accumulated.append((extra_of(v), change.grad, change.assigned))
+
+    def _plan_delivery(self, step: TracedStep) -> None:
+        """Say what becomes of the results, once it is said where they go."""
+        outcome = self._outcome = step.outcome
         wanted = [n for tree in outcome.trees for kind, n in tree.leaves if kind == MADE]
         wanted += [n for _, n in self._joined]
         wanted += [change.grad for change in outcome.changes if change.grad is not None and change.grad >= 0]
@@ -63,7 +64,7 @@ class Delivery(layout.Bound):
             others = (m.grad, m.of[1] if m.of is not None and m.of[0] == MADE else -1)
             wanted += [other for other in others if other >= 0 and other not in wanted]
         self._needed = [(n, outcome.made[n]) for n in sorted({*wanted})]
-        kept = bool(slots or self.orders)
+        kept = bool(self.setting.slots or self.setting.orders)
         rare = any(m.name or m.grad >= 0 or m.retains or m.of for _, m in self._needed)
         self._rarely = bool(rare or self._accumulated or self._joined or self._renewed or outcome.shared or kept)
         # What it returns, where that is new Variables only, each once: on what segment, in which place, and which result.
@@ -76,7 +77,7 @@ class Delivery(layout.Bound):
         self._at_once = self._at_once or any(m.of is not None and m.live < 0 for m in outcome.made)
         self._at_once = self._at_once or any(kind == ARRAY for tree in outcome.trees for kind, _ in tree.leaves)
 
-    def _deliver(self, results: Sequence[Any], recorded: Sequence[Any] | None = None) -> object:
+    def _delivered(self, results: Sequence[Any], recorded: Sequence[Any] | None) -> object:
         """Put the results of a run where they belong, and return what the step returns; ``recorded`` are the same as Variables."""
         others = [(n, self._leaf(m.of[0], m.of[1], results)) for n, m in self._needed if m.of and m.of[0] != MADE] if self._rarely else ()
         try:
@@ -86,7 +87,7 @@ class Delivery(layout.Bound):
             raise
 
     def _put(self, results: Sequence[Any], recorded: Sequence[Any] | None, others: Sequence[tuple[int, Any]]) -> object:
-        """Do what :meth:`_deliver` does; to do it again changes nothing."""
+        """Do what :meth:`_delivered` does; to do it again changes nothing."""
         self._write(results)
         for extra in self._cleared:
             extra.grad, extra.assigned = None, False
@@ -152,9 +153,9 @@ class Delivery(layout.Bound):
         containers: list[object] = []
         for tree in self._outcome.shared:
             containers.append(self._built(tree, variables, results, containers))
-        for slot in self.slots:
+        for slot in self.setting.slots:
             slot.put(self._built(slot.content, variables, results, containers))
-        self.orders.make()
+        self.setting.orders.make()
         return containers
 
     def _built(self, tree: Tree, variables: Sequence[Any], results: Sequence[Any], containers: Sequence[object]) -> object:
@@ -170,5 +171,5 @@ class Delivery(layout.Bound):
         if kind == GRADIENT:
             return self.sources[x]._extra.grad
         if kind == FOUND:
-            return self.found[x]
+            return self.setting.found[x]
         return x.copy() if isinstance(x, _OF_ITS_CALLER) else x

@@ -85,7 +85,7 @@ class Effects(Captures):
         self.grads = [None if v._extra is None else v._extra.grad for v in sources]
         super().__init__([*sources, *[g for g in self.grads if g is not None]])
         self.sources = list(sources)
-        self.touched: dict[int, Before] = {}  # what was written to, by id
+        self.touched: dict[int, Before] = {}  # type: ignore[misc]
         self.looked: dict[int, Any] = {}  # Variables on whose having a gradient the trace depends
         self.cleared: set[int] = set()  # ids of those whose gradient was cleared before anything could depend on it
         self._cells = [v._cell for v in self.known]
@@ -107,7 +107,7 @@ class Effects(Captures):
         self._staged: list[Any] = []  # segments that may be pending
         self._hooked: dict[int, tuple[Any, dict[int, Any], set[int]]] = {}  # by id of the hooks of a Variable: both, and which there were
         self._reached: set[int] = set()
-        self.arrivals = Arrivals()
+        self._parts, self.arrivals = list[Part](), Arrivals()
         self._where: dict[int, tuple[str, int] | None] = {}
         self.was_read: list[bool] = []  # for each known Variable, whether its value was read; known when the trace has ended
         self.looked_at: set[int] = set()
@@ -131,7 +131,7 @@ class Effects(Captures):
         key = id(cell)
         if key in self._own:
             return variable
-        stand_in = self._stand_ins.get(key)
+        stand_in = self.stand_ins.get(key)
         if stand_in is None:
             position = self._expected.get(key)
             if position is not None:
@@ -142,7 +142,7 @@ class Effects(Captures):
                     return variable
                 boundary.awaited(cell, variable._segment, variable._place)
                 traced = placeholder(variable._place.kind.aval)
-            stand_in = self._stand_ins[key] = [traced]
+            stand_in = self.stand_ins[key] = [traced]
         known_as: Handle = handle(None, outside(variable._place, variable._segment), stand_in)
         if variable._place.kind.requires_grad:
             known_as._extra = Extra()
@@ -167,9 +167,9 @@ class Effects(Captures):
         if position is None:
             return known
         value = handle(None, Place(-1, kind_of(kind.aval)), [look(known)])
-        stand_in = self._stand_ins.setdefault(id(before.cell), [self._inputs[position]])
+        stand_in = self.stand_ins.setdefault(id(before.cell), [self._inputs[position]])
         if not before.place.kind.requires_grad:  # by that cell it may have entered as a constant
-            stand_in = self._stand_ins.setdefault(id(known), list(stand_in))
+            stand_in = self.stand_ins.setdefault(id(known), list(stand_in))
         leaf: Handle = handle(None, Place(-1, kind), stand_in)
         leaf._extra = Extra()
         leaf._extra.node = record.node_of(known)
@@ -189,7 +189,7 @@ class Effects(Captures):
 
     def place(self, part: Part, inputs: Sequence[Any], trace: object) -> Sequence[Any] | None:
         """Take what belongs to the step itself: a callable of JAX's in it is lowered or differentiated at once."""
-        return placed(part, inputs) if trace is self.trace and not jaxapi.folds() else None
+        return placed(part, inputs, self._parts) if trace is self.trace and not jaxapi.folds() else None
 
     @contextlib.contextmanager
     def tracing(self) -> Iterator[None]:
@@ -208,8 +208,8 @@ class Effects(Captures):
         """Note cells that get values of the trace, and which lines made them."""
         wanted = {slot: segment.cells[slot] for slot in live}
         self._own.update((id(cell), cell) for cell in wanted.values())
-        for step in segment.state.path():
-            self._where.update((id(wanted[slot]), step.where) for slot in step.slots if slot in wanted)
+        for slot, where in [(slot, step.where) for step in segment.state.path() for slot in step.slots if slot in wanted]:
+            self._where[id(wanted[slot])] = where
 
     def _unexpected(self, variable: Handle) -> None:
         inside = id(variable._cell) in self._own or (variable._extra is not None and variable._extra.inside is True)
@@ -254,7 +254,7 @@ class Effects(Captures):
     def reads(self, position: int) -> bool:
         """Tell whether the value of a known Variable was read."""
         cell = self._cells[position]
-        return self._expected.get(id(cell)) == position and id(cell) in self._stand_ins
+        return self._expected.get(id(cell)) == position and id(cell) in self.stand_ins
 
     def watched(self, variable: Handle, hooks: dict[int, Any], hook: Callable[..., Any]) -> Callable[..., Any]:
         """Return a hook for sweeps inside, and for the one of what the step returns."""
@@ -341,10 +341,10 @@ class Effects(Captures):
         for segment in filter(None, [ref() for ref in self._staged]):
             self.ran(segment, tuple(segment.cells))
             segment.ran(NOTHING)
-        self._emptied = [*self._own.values(), *self._stand_ins.values()]
+        self._emptied = [*self._own.values(), *self.stand_ins.values()]
         for cell in self._emptied:  # traced values end with the trace
             cell[0] = None
-        for met in (self._own, self._stand_ins, self._hosts, self._nodes, self._origins, self.touched, self.looked):
+        for met in (self._own, self.stand_ins, self._hosts, self._nodes, self._origins, self.touched, self.looked):
             met.clear()
         if failed:  # those in the frames of its traceback
             self.escaped()

@@ -6,18 +6,22 @@ They are looked at where code names them.  A number is a part of the step, as in
 from __future__ import annotations
 
 import functools
+import itertools
+import operator
 import types
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Any
 
+import jax
 import numpy as np
 
 from tape import layout
-from tape.callables.objects import is_plain_object, of_a_library, writables
+from tape.callables.objects import MISSING, in_slot, is_plain_object, of_a_library
 from tape.callables.reach import Edge, Reach, Stored
 from tape.graph.lines import is_installed
+from tape.graph.segment import Handle
 
 FEW = 64
 _LISTING = frozenset({"__dict__", "vars", "dir", "getmembers", "fields", "asdict"})  # by which code gets at all attributes of an object
@@ -53,6 +57,11 @@ def is_function(x: Any) -> bool:
     return isinstance(x, _FUNCTIONS) or (callable(x) and of_a_library(type(x).__module__))
 
 
+def is_of_numbers(kind: type) -> bool:
+    """Tell whether a class is one of numbers."""
+    return issubclass(kind, _OF_KINDS)
+
+
 def is_of_a_kind(x: object) -> bool:
     """Tell whether something is a number, NumPy's array or an object, of which the class is looked at."""
     return not is_flag(x) and (isinstance(x, _OF_KINDS) or is_plain_object(x))
@@ -75,6 +84,9 @@ def flags(
             for e in [e for e in into if _is_named(e, reached, names)]:
                 yield (holder.key, e.path, "set"), Edge(_leads_to, e, members, (), -1, True)
         return
+    if is_looked_into(holder, reached, names) and _is_record(holder):
+        yield (holder.key, "record"), Edge(has_no_state, place.at, None, (), -1, True)
+        return
     wanted = [*_wanted(holder, reached, names)]
     told = tuple([(k, before[k]) for k in wanted if is_flag(before[k])])
     for k, x in told:
@@ -82,20 +94,41 @@ def flags(
     if kinds := tuple([(k, type(before[k])) for k in wanted if is_of_a_kind(before[k]) and (id(place.at), k) not in watched]):
         yield (holder.key, "kinds"), Edge(_are_of_kinds, (place.get, place.at), kinds, (), -1, True)
     if place.spelled == ".{}" and isinstance(place.at, dict) and len(before) <= FEW:
-        for k in doubted - before.keys():
+        if doubted and not before:
+            yield holder.key, Edge(operator.length_hint, place.at, 0, (), -1, 0)
+        for k in doubted - before.keys() if before else ():
             yield (holder.key, k, "missing"), Edge(dict.get, place.at, k, (), -1, None)
-    if told and not isinstance(reached.nodes[holder.node], types.FunctionType):  # whose globals stay
-        for e in [e for e in into if e.get is not None and (id(e.holder), e.key) not in watched]:
-            yield (holder.key, e.path, "flags"), Edge(_holds_flags, e, told, (), -1, True)
+    elif place.spelled == ".{}" and not isinstance(place.at, (dict, type)):  # slots
+        for k in doubted.intersection(place.names or ()) - before.keys():
+            yield (holder.key, k, "missing"), Edge(in_slot, place.at, k, (), -1, MISSING)
+
+
+def is_looked_into(holder: Stored, reached: Reach, names: frozenset[str]) -> bool:
+    """Tell whether a place is the items of a container that has few, at which code gets."""
+    few = is_container(holder) and len(holder.before) <= FEW and holder.path[-1:] != (".__dict__",)
+    return few and any(_is_named(e, reached, names) for e in reached.into(holder.node))
+
+
+def _is_record(holder: Stored) -> bool:
+    """Tell whether a list is one of numbers, which is no state for as long as no Variable comes there."""
+    numbers = all(isinstance(x, _OF_KINDS) and type(x) is not bool for x in holder.before.values())
+    return bool(holder.before) and numbers and isinstance(holder.place.at, (list, deque))
+
+
+def has_no_state(listed: Iterable[object], _: object) -> bool:
+    """Tell whether no Variable or array is among the first of what is listed."""
+    kinds = {*map(type, itertools.islice(listed, FEW))} - _PLAIN_KINDS
+    return not any(issubclass(kind, (Handle, jax.Array)) for kind in kinds)
+
+
+_PLAIN_KINDS = frozenset({int, float, complex})
 
 
 def _wanted(holder: Stored, reached: Reach, names: frozenset[str]) -> Iterator[Any]:
     """Yield the keys in a place by which code finds something."""
-    before, few = holder.before, len(holder.before) <= FEW
+    before = holder.before
     if is_container(holder):
-        if few and holder.path[-1:] != (".__dict__",) and any(_is_named(e, reached, names) for e in reached.into(holder.node)):
-            plain = isinstance(holder.place.at, dict) or not all(isinstance(x, _OF_KINDS) and type(x) is not bool for x in before.values())
-            yield from before if plain else ()  # a record of numbers is no state
+        yield from before if is_looked_into(holder, reached, names) else ()
         return
     if holder.place.spelled == ".{}":
         yield from before if is_computing(holder, names) else [k for k in before if k in names]
@@ -144,14 +177,28 @@ def _all_of_kinds(of: tuple[Callable[[Any, Any], object], Any], told: Sequence[t
 _are_of_kinds = layout.chosen("are_of_kinds", _all_of_kinds)  # which every call asks
 
 
-def _holds_flags(edge: Edge, told: Sequence[tuple[object, object]]) -> bool:
-    """Tell whether an object is there that has flags which are looked at, or another one of its kind with the same."""
-    content = edge.get(edge.holder, edge.key)  # type: ignore[misc]
-    if content is edge.content or type(content) is not type(edge.content):
-        return content is edge.content
-    places = [*writables(content)]
-    return all(any(_is_same(place.at_key(key), flag) for place in places) for key, flag in told)
+def is_inert(x: tuple[Any, ...]) -> bool:
+    """Tell whether nothing but None, flags and numbers is in a tuple."""
+    return all(is_inert(y) if isinstance(y, tuple) else y is None or is_flag(y) or isinstance(y, _OF_KINDS) for y in x)
 
 
-def _is_same(x: object, flag: object) -> bool:
+def form_of(x: object) -> object:
+    """Return what tells such a tuple from others, but for the values of numbers."""
+    if isinstance(x, tuple):
+        return type(x), *map(form_of, x)
+    return x if x is None or is_flag(x) else (np.number, type(x))
+
+
+def has_form(x: object, form: object) -> bool:
+    """Tell whether something is such a tuple that is no other one."""
+    return isinstance(x, tuple) and is_inert(x) and form_of(x) == form
+
+
+def is_one(x: object, kind: type) -> bool:
+    """Tell whether something is of just that class."""
+    return type(x) is kind
+
+
+def is_same(x: object, flag: object) -> bool:
+    """Tell whether something is a flag, or equal to it where that decides."""
     return x is flag or (type(x) is type(flag) and isinstance(flag, (str, tuple, frozenset)) and x == flag)

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 from tape.callables.objects import Itself
-from tape.callables.reach import Edge, Reach
+from tape.callables.reach import Edge, Path, Reach
 from tape.graph.lines import is_foreign, is_installed
 from tape.graph.segment import Handle, itself
 
@@ -58,6 +58,11 @@ def found_by(reached: Reach) -> dict[Hashable, frozenset[Hashable]]:
         if paths := frozenset([reached.variables[name][1] for name in ids if name in reached.variables]):
             found[reached.path(node)] = paths
     return found
+
+
+def in_several_places(reached: Reach) -> frozenset[frozenset[Path]]:
+    """Return the paths of each Variable to which there are several: code may ask whether what is in two places is one."""
+    return frozenset([frozenset([e.path for e in edges]) for edges in reached.edges.values() if len(edges) > 1])
 
 
 def _names_one(key: Handle | int, reached: Reach) -> bool:
@@ -113,12 +118,35 @@ def doubted(reached: Reach) -> frozenset[str]:
 
 @functools.lru_cache(maxsize=4096)
 def _doubted(code: types.CodeType) -> tuple[str, ...]:
-    named = code.co_names if "AttributeError" in code.co_names else ()
+    steps = [*dis.get_instructions(code)] if "AttributeError" in code.co_names else []
     spelled = code.co_consts if not _DOUBTING.isdisjoint(code.co_names) else ()
-    return (*named, *[x for x in spelled if isinstance(x, str) and x.isidentifier()])
+    return (*[s.argval for s in steps if s.opname in _ATTRIBUTES], *[x for x in spelled if isinstance(x, str) and x.isidentifier()])
 
 
+_ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"})
 _DOUBTING = frozenset({"hasattr", "getattr", "AttributeError"})
+
+
+def counted(reached: Reach) -> frozenset[str]:
+    """Return the names of what code asks for its length, or goes through."""
+    return frozenset(name for code in _codes(reached) for name in _counted(code))
+
+
+@functools.lru_cache(maxsize=4096)
+def _counted(code: types.CodeType) -> tuple[str, ...]:
+    names: list[str] = []
+    asking, last = False, None
+    for step in dis.get_instructions(code):
+        if step.opname == "LOAD_GLOBAL" and step.argval == "len":
+            asking, last = True, None
+        elif step.opname.startswith("LOAD"):
+            last = step.argval
+        elif step.opname == "GET_ITER" or "CALL" in step.opname:
+            names += [last] if isinstance(last, str) and (asking or step.opname == "GET_ITER") else []
+            asking, last = False, None
+        elif step.opname != "CACHE":
+            last = last if asking else None
+    return tuple(names)
 
 
 def _codes(reached: Reach) -> Iterator[types.CodeType]:

@@ -143,13 +143,12 @@ class Jitted(Generic[P, R]):
         hooks = None if LOCAL.scope.observer is None else LOCAL.scope.observer.key
         key = (signature(call), _circumstances(), hooks)
         entries = self._entries.setdefault(key, [])
-        known = _first(entries, lambda e: e.suiting(variables, self._entries.values()))
+        known = _first(entries, lambda e: e.suiting(variables)) or _first(entries, lambda e: e.following(variables))
         if known is not None:
+            known[1].called = True
             return known[1], False, False
-        known = _first(entries, lambda e: e.moved(variables))
-        if known is None:
-            reached = Reach([self.__wrapped__])
-            known = _first(entries, lambda e: e.bind(variables, reached))
+        reached = Reach([self.__wrapped__])
+        known = _first(entries, lambda e: e.bind(variables, reached))
         traced, new = known is None, False
         if known is None:
             entry, said, reached = self._trace(call, reached, entries)
@@ -165,6 +164,7 @@ class Jitted(Generic[P, R]):
             entries.remove(entry)
             entries.append(entry)  # the latest is the last one
         forget_replaced(self._entries.values())
+        bound.forget = functools.partial(forget_replaced, self._entries.values(), bound)
         entry.bindings.insert(0, bound)
         del entry.bindings[_BINDINGS_LIMIT:]
         return bound, traced, new

@@ -13,6 +13,7 @@ from tape.callables.reach import Reach
 from tape.errors import ConcretizationError
 from tape.graph.segment import Handle
 from tape.jitting import identities
+from tape.jitting.garbage import only_young
 from tape.jitting.numbers import leave_behind
 from tape.jitting.places import KeptArray, arrays_in, is_fixed, names_of
 from tape.jitting.results import NEW
@@ -63,6 +64,7 @@ def _name(kept: KeptArray) -> tuple[object, object]:
     return kept.holder.key, kept.key
 
 
+@only_young()  # what is made while a step is traced is needed until that ends
 def settled(trace: Callable[[Reach, bool], TracedStep], fun: object, reached: Reach) -> tuple[TracedStep, Reach]:
     """Trace a step until it makes no more leaves that stay, such as a model where there was none: these are state like any other then.
 
@@ -70,11 +72,11 @@ def settled(trace: Callable[[Reach, bool], TracedStep], fun: object, reached: Re
     there, it is traced from the beginning, so that each call is to make all of it.
     """
     start, beside, anew = reached, set[object](), False
-    for _ in range(_ATTEMPTS):
+    for last in (*[False] * (_ATTEMPTS - 1), True):
         try:
             step = trace(reached, anew)
         except Exception:
-            if not beside:
+            if last or not beside:
                 raise
             step = None
         if step is None or not beside <= {(s.holder.key, s.key) for s in step.outcome.slots}:

@@ -26,7 +26,7 @@ def noted(binding: Any, arrays: Sequence[Any], given: Sequence[Handle]) -> objec
         recorded = record.record(step.entry, [*map(record.operand, arrays), *sources])
     results = [look(v) for v in recorded]
     returned = binding._deliver(results)
-    places = [s.holder.place.at_key(s.key) for s in binding.slots]
+    places = [s.holder.place.at_key(s.key) for s in binding.setting.slots]
     left = [*variables_in((returned, places)), *[v for v, *_ in binding._written], *[v for v, _ in binding._joined]]
     left += [extra.grad for extra, *_ in binding._accumulated]
     made = {id(x): v for x, v in zip(results, recorded, strict=True)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -157,5 +159,20 @@ def held(content: object) -> str:
     """Say whether something holds Variables and arrays, or is nothing itself; equal answers are one object."""
     if content is None or content is MISSING:
         return "None" if content is None else "missing"
-    kinds = {Handle if isinstance(x, Handle) else jax.Array for x in leaves_in(content) if isinstance(x, (Handle, jax.Array))}
-    return ("neither", "arrays", "Variables", "both")[2 * (Handle in kinds) + (jax.Array in kinds)]
+    found = _held(content) if isinstance(content, (Handle, jax.Array, list, tuple, dict)) else 0
+    return ("neither", "arrays", "Variables", "both")[found]
+
+
+def _held(content: Any) -> int:
+    """Return 1 if there is an array in something, and 2 more if there is a Variable."""
+    kind = content.__class__
+    if isinstance(content, Handle):
+        return 2
+    if kind is dict:
+        return functools.reduce(operator.or_, map(_held, content.values()), 0)
+    if kind is list or kind is tuple or (isinstance(content, tuple) and hasattr(kind, "_fields")):
+        return functools.reduce(operator.or_, map(_held, content), 0)
+    if isinstance(content, jax.Array):
+        return 1
+    leaves, _ = taken_apart(content)
+    return 0 if len(leaves) == 1 and leaves[0] is content else functools.reduce(operator.or_, map(_held, leaves), 0)

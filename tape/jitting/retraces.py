@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import types
 import weakref
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Protocol
@@ -54,12 +56,18 @@ def _around(seen: Mapping[Any, Any], before: Sequence[Mapping[Any, Any]]) -> str
         key=len,
         default={},
     )
-    words = (_change(key, *told) for key, told in changes.items())
+    words = (_change(key, *changes[key]) for key in sorted(changes, key=lambda key: isinstance(key, tuple)))  # classes before their methods
     return next((f"{_STATE}{text}" for text in words if text is not None), None)
 
 
 def _change(key: Any, old: Any, new: Any) -> str | None:
     """Say what was seen under a key of :func:`tape.jitting.surroundings.surroundings`, before and now; None where that has no name."""
+    if key == "hidden":
+        change = "a method -> an attribute" if new - old else "an attribute -> a method"
+        return f"{spelled(next(iter(new ^ old)))}: {change}"
+    if key == "kinds":
+        changed = [(p, old.get(p), new.get(p)) for p in {**old, **new} if old.get(p) is not new.get(p)]
+        return next((f"class of {spelled(p)}: {_class(a)} -> {_class(b)}" for p, a, b in changed if isinstance(a or b, type)), None)
     if not isinstance(key, tuple):
         return None
     holder = key if _is_place(key) else key[0]
@@ -89,7 +97,13 @@ def _value(told: tuple[object, object] | None) -> str:
     looked_at, content = told
     if isinstance(content, Itself):
         return "an object"
+    if isinstance(content, tuple) and len(content) > 1 and content[0] in _FUNCTIONS:
+        code = content[1]
+        return f"{code.co_name} in line {code.co_firstlineno}" if isinstance(code, types.CodeType) else "a function"
     return repr(looked_at if content is True and type(looked_at) is int else content)
+
+
+_FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)  # of which other code tells what they are made of
 
 
 def _class(kind: Any) -> str:

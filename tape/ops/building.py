@@ -22,7 +22,7 @@ from tape.jaxapi import (
     call,
     names,
     no_origin,
-    trace,
+    trace_quickly,
 )
 from tape.ops.linear import Equation
 from tape.rules import parameters
@@ -159,13 +159,13 @@ def rebuilt(listed: WengertList[Equation], outputs: Sequence[Source | ShapedArra
         if isinstance(source, Constant):
             atoms[source] = into.constant(source.value, source.aval)
         elif isinstance(source, ShapedArray):
-            atoms[source] = into.inline(trace(functools.partial(zeros, source))[0], ())[0]
+            atoms[source] = into.inline(trace_quickly(functools.partial(zeros, source))[0], ())[0]
     return into.closed([atoms[source] for source in outputs])
 
 
 @functools.lru_cache(maxsize=1024)
 def _sum(aval: ShapedArray) -> ClosedJaxpr:
-    return trace(lax.add, aval, aval)[0]
+    return trace_quickly(lax.add, aval, aval)[0]
 
 
 _NUMBERS = (bool, int, float, complex, np.generic)

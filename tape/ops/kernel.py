@@ -272,7 +272,7 @@ class Kernel(Runner):
             return [grads[i] for i in targets]
 
         try:
-            jaxpr, _ = jaxapi.trace(run, *self.in_avals, *self.out_avals, *self._cotangents(present))
+            jaxpr, _ = jaxapi.trace_quickly(run, *self.in_avals, *self.out_avals, *self._cotangents(present))
         except TapeError as error:  # of a primitive inside, of which the user may never have heard
             error.add_note(f"raised by the derivative of {self.name}")
             raise
@@ -343,7 +343,7 @@ class Op:
         key = (avals, configuration(), jaxapi.named_axes())  # settings decide on dtypes, precisions, promotion ...
         kernel = self._kernels.get(key)
         if kernel is None:
-            jaxpr, shapes = jaxapi.trace(self.fun, *avals)
+            jaxpr, shapes = jaxapi.trace_quickly(self.fun, *avals)
             kernel = Kernel(self.name, covering.without(jaxpr), jax.tree.structure(shapes), self.params)
             if not kernel.transient:
                 self._kernels[key] = kernel

@@ -73,9 +73,11 @@ class Job:
             raise self.error
 
     def made_within(self, seconds: float) -> bool:
-        """Wait so long at most for the background to make the call; tell whether it has."""
+        """Wait so long at most for the background to make the call, as the next one; tell whether it has."""
         if not seconds:
             return self.made
+        if self._call is not None:  # others would be made before, while somebody waits for this one
+            hastened(self)
         return self._made.wait(seconds) if not METERS else measured("wait", None, self._made.wait, seconds)
 
     @property

@@ -20,7 +20,7 @@ from tape.graph.length import bytes_of
 from tape.graph.trie import Step
 from tape.jaxapi import ClosedJaxpr, JaxprEqn, Literal
 from tape.ops.building import alone, number_key
-from tape.programs.loops import Carried, Outside, Result, Same
+from tape.programs.loops import Loop, PerTurn, Result, Same, Shared
 from tape.programs.naming import inline
 from tape.rules import table
 from tape.rules.registry import Cost
@@ -76,25 +76,20 @@ class Ahead:
         self._arrays: dict[Hashable, Any] = {}
         self._read: list[Any] = []  # what keys name by its id, so that it stays
 
-    def parts(
-        self,
-        turn: Sequence[Step],
-        reads: Sequence[Sequence[Same | Carried | Outside]],
-        count: int,
-        column: Callable[[tuple[int, ...]], Column],
-        values: Mapping[int, Any],
-    ) -> list[Part]:
-        """Return what is left of each entry of a turn, of so many; it reads a ``column``, or one of ``values``, by slots outside."""
+    def parts(self, loop: Loop, column: Callable[[tuple[int, ...]], Column], values: Mapping[int, Any]) -> list[Part]:
+        """Return what is left of each entry of a loop's turn; it reads a ``column``, or one of ``values``, by slots outside."""
         parts: list[Part] = []
         given: dict[Result, Any] = {}
-        for place, (entry, sources) in enumerate(zip(turn, reads, strict=True)):
+        for place, (entry, sources) in enumerate(zip(loop.turn, loop.reads, strict=True)):
             closed = entry.kernel.jaxpr
             known: dict[Any, Any] = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
             for v, source in zip(closed.jaxpr.invars, sources, strict=True):
                 if isinstance(source, Same) and source.result in given:
                     known[v] = given[source.result]
-                elif isinstance(source, Outside):
-                    known[v] = self._there(column(source.slots), count) if len(source.slots) > 1 else values[source.slots[0]]
+                elif isinstance(source, PerTurn):
+                    known[v] = self._there(column(source.slots), loop.count)
+                elif isinstance(source, Shared):
+                    known[v] = values[source.slot]
             dear = [eqn for eqn in closed.jaxpr.eqns if self._enter(eqn, known, entry)]
             given.update({(place, n): known[v] for n, v in enumerate(closed.jaxpr.outvars) if not isinstance(v, Literal) and v in known})
             further = [(known[v].column(), v.aval) for eqn in dear for v in eqn.outvars]

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from tape.graph.length import bytes_of
-from tape.graph.trie import Step
 from tape.ops.costs import PROGRAM
 from tape.ops.kernel import Kernel
-from tape.programs.loops import Carried, Flow, Loop, Outside, Same
+from tape.programs.loops import Carried, Flow, Loop, PerTurn, Same, Shared
 from tape.programs.rows import puts_together, takes_apart
 
 MOVED = 5e-10  # a byte that goes into a stack and out of it again
@@ -32,17 +31,17 @@ def to_interpret(kernels: Counter[Kernel]) -> float:
     return float(sum([kernel.rent * times for kernel, times in kernels.items()]))
 
 
-def branches(turn: Sequence[Step], loop: Loop, fused: Callable[[Kernel], bool] = lambda kernel: kernel.cheap) -> bool:
+def branches(loop: Loop, fused: Callable[[Kernel], bool] = lambda kernel: kernel.cheap) -> bool:
     """Tell whether more than one way leads from a turn to the next through operations that XLA fuses.
 
     It fuses them across turns where these are written out, and computes what two ways share for each of them: so twice as much with each
     turn (a Runge-Kutta method of 20 steps takes it 17 seconds to compile).
     """
     ways: list[int] = []
-    for entry, sources in zip(turn, loop.reads, strict=False):
+    for entry, sources in zip(loop.turn, loop.reads, strict=True):
         met = [ways[s.result[0]] if isinstance(s, Same) else int(isinstance(s, Carried)) for s in sources]
         ways.append(sum(met) if fused(entry.kernel) else 0)
-    carried = {s.result[0] for sources in loop.reads for s in sources if isinstance(s, Carried)}
+    carried = {s.result[0] for s in loop.sources if isinstance(s, Carried)}
     return any(ways[place] > 1 for place in carried)
 
 
@@ -62,12 +61,12 @@ def over_layers(flow: Flow, loops: Sequence[Loop]) -> list[Loop]:
     for loop in loops:
         filters: dict[tuple[int, ...], int] = {}
         own.append(set())
-        shared: dict[tuple[int, ...], int] = {}
-        for entry, sources in zip(flow.entries[loop.start :], loop.reads, strict=False):
+        shared: dict[int, int] = {}
+        for entry, sources in zip(loop.turn, loop.reads, strict=True):
             for source, aval in zip(sources, entry.kernel.in_avals, strict=True):
-                if isinstance(source, Outside) and len(source.slots) == 1:
-                    shared[source.slots] = bytes_of(aval)
-                elif isinstance(source, Outside) and (flow.maker[list(source.slots)] < 0).all():
+                if isinstance(source, Shared):
+                    shared[source.slot] = bytes_of(aval)
+                elif isinstance(source, PerTurn) and (flow.maker[list(source.slots)] < 0).all():
                     own[-1].update(source.slots)
                     if entry.kernel.convolves:
                         filters[source.slots] = bytes_of(aval)
@@ -86,23 +85,19 @@ class Costs:
         self._flow = flow
         self._alone = np.zeros(flow.size, np.bool_)  # slots read one by one, not row after row by a loop
         self._alone[list(flow.keep)] = True
-        done = 0
+        for start, end, _ in flow.around(loops):
+            one_by_one = [entry for entry in flow.entries[start:end] if not puts_together(entry)]
+            self._alone[[s for entry in one_by_one for s in entry.inputs]] = True
         for loop in loops:
-            self._read(flow.entries[done : loop.start])
-            for sources in loop.reads:
-                for source in sources:
-                    if not isinstance(source, Same):
-                        given = source.slots if isinstance(source, Outside) else source.initial
-                        if len(given) < loop.count:
-                            self._alone[list(given)] = True
-            done = loop.end
-        self._read(flow.entries[done:])
+            for source in loop.sources:
+                if isinstance(source, Shared):
+                    self._alone[source.slot] = True
+                elif isinstance(source, Carried) and source.turns < loop.count:
+                    self._alone[list(source.initial)] = True
         self._rows = np.zeros(flow.size, np.bool_)  # slots that are rows of a stack in any case
         self._rows[[s for s in numbers if s < flow.size]] = True
-        self._rows[[s for e in flow.entries if takes_apart(e) for s in e.slots]] = True
-
-    def _read(self, entries: Sequence[Step]) -> None:
-        self._alone[[s for e in entries if not puts_together(e) for s in e.inputs]] = True
+        several = [flow.entries[n] for n in np.flatnonzero(flow.counts > 1).tolist()]
+        self._rows[[s for e in several if takes_apart(e) for s in e.slots]] = True
 
     def stacked(self, loop: Loop) -> None:
         """Take it that a loop becomes one of XLA's."""
@@ -115,22 +110,15 @@ class Costs:
 
     def moved(self, loop: Loop) -> float:
         """Return the bytes per turn that go into stacks, or out of them again, for the loop to be one of XLA's."""
-        turn = self._flow.entries[loop.start : loop.start + loop.period]
-        columns = {
-            source.slots: aval
-            for entry, sources in zip(turn, loop.reads, strict=True)
-            for source, aval in zip(sources, entry.kernel.in_avals, strict=True)
-            if isinstance(source, Outside) and len(source.slots) > 1
-        }
+        columns = {source.slots: aval for source, aval in loop.operands if isinstance(source, PerTurn)}
         into = sum(bytes_of(aval) for slots, aval in columns.items() if not self._rows[list(slots)].all())
         out = sum(
-            bytes_of(turn[place].kernel.out_avals[number]) * float(self._alone[slots].mean())
+            bytes_of(loop.turn[place].kernel.out_avals[number]) * float(self._alone[slots].mean())
             for (place, number), slots in loop.each.items()
         )
         return into + out
 
     def of_turns(self, loop: Loop) -> tuple[float, float, float]:
         """Return the seconds that a turn takes, and what is added where it is one of a loop of XLA's, and where it is a call."""
-        turn = self._flow.entries[loop.start : loop.start + loop.period]
-        operands = len({s for sources in loop.reads for s in sources if not isinstance(s, Same)}) + len(loop.each) + len(loop.last)
-        return sum(e.kernel.cost.work for e in turn), TURN + MOVED * self.moved(loop), CALL + OPERAND * operands
+        operands = len({s for s in loop.sources if not isinstance(s, Same)}) + len(loop.each) + len(loop.last)
+        return sum(e.kernel.cost.work for e in loop.turn), TURN + MOVED * self.moved(loop), CALL + OPERAND * operands

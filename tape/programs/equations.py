@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +13,7 @@ from tape import jaxapi
 from tape.jaxapi import ClosedJaxpr, JaxprEqn, Literal, ShapedArray, Var
 from tape.ops.building import JaxprBuilder, alone, number_key
 from tape.ops.kernel import Kernel
-from tape.programs.loops import Flow, Loop, Outside
+from tape.programs.loops import Flow, PerTurn
 from tape.programs.rolling import FEW, chosen_inside, equations
 from tape.programs.scans import Writing, fitted
 from tape.programs.traced import Part
@@ -22,15 +23,37 @@ _DERIVED = [jaxapi.primitive("custom_jvp_call"), jaxapi.primitive("custom_vjp_ca
 _INT32 = np.dtype(np.int32)
 
 
-def placed(part: Part, inputs: Sequence[Any]) -> Sequence[Any]:
-    """Take a part of the tape into the step that JAX is tracing, as one equation for now; return its results."""
-    results: Sequence[Any] = _PART.bind(*inputs, part=part)
+class _Held:
+    """A part of the tape, as long as somebody else holds it."""
+
+    __slots__ = ("part",)
+
+    def __init__(self, part: Callable[[], Part | None]) -> None:
+        self.part = part
+
+
+def placed(part: Part, inputs: Sequence[Any], holder: list[Part]) -> Sequence[Any]:
+    """Take a part of the tape into the step that JAX is tracing, as one equation for now; return its results.
+
+    JAX keeps the parameters of equations for longer than these, so that the part is held by whoever traces.
+    """
+    holder.append(part)
+    results: Sequence[Any] = _PART.bind(*inputs, part=_Held(weakref.ref(part)))
     return results
 
 
 _PART = jaxapi.Primitive("part")
 _PART.multiple_results = True
-_PART.def_abstract_eval(lambda *_, part: [part.aval(slot) for slot in part.keep])
+_PART.def_abstract_eval(lambda *_, part: [part.part().aval(slot) for slot in part.part().keep])
+
+
+def _part_of(eqn: JaxprEqn) -> Part | None:
+    """Return the part of the tape that an equation is, if it is one."""
+    if eqn.primitive is not _PART:
+        return None
+    part: Part | None = eqn.params["part"].part()
+    assert part is not None, "it is held as long as the step is traced"
+    return part
 
 
 def ops_of(closed: ClosedJaxpr) -> list[str]:
@@ -38,7 +61,8 @@ def ops_of(closed: ClosedJaxpr) -> list[str]:
     return [
         name
         for eqn in closed.jaxpr.eqns
-        for name in ([e.kernel.name for e in eqn.params["part"].recorded] if eqn.primitive is _PART else [eqn.primitive.name])
+        for part in (_part_of(eqn),)
+        for name in ([eqn.primitive.name] if part is None else [e.kernel.name for e in part.recorded])
     ]
 
 
@@ -47,7 +71,7 @@ def written(closed: ClosedJaxpr, *, final: bool) -> ClosedJaxpr:
 
     A ``final`` one is not differentiated any more, so that derivatives of its parts' own go.
     """
-    parts = [eqn.params["part"] for eqn in closed.jaxpr.eqns if eqn.primitive is _PART]
+    parts = [part for eqn in closed.jaxpr.eqns if (part := _part_of(eqn)) is not None]
     size = len(closed.jaxpr.eqns) - len(parts) + sum(equations(part.recorded) for part in parts)
     if size >= FEW and not any(eqn.effects for eqn in closed.jaxpr.eqns) and jax.sharding.get_abstract_mesh().empty:
         with_loops = _with_loops(closed, final=final)
@@ -60,10 +84,11 @@ def _straight(closed: ClosedJaxpr, *, final: bool) -> ClosedJaxpr:
     """Return the same with the equations of its parts."""
 
     def instead(eqn: JaxprEqn) -> ClosedJaxpr | None:
-        if eqn.primitive is not _PART:
+        part = _part_of(eqn)
+        if part is None:
             return None
-        part, outputs = eqn.params["part"].joined(final=final)
-        return part.closed(outputs)  # type: ignore[no-any-return]
+        joined, outputs = part.joined(final=final)
+        return joined.closed(outputs)
 
     into = JaxprBuilder()
     return into.closed(into.inline(closed, [into.input(v.aval) for v in closed.jaxpr.invars], instead=instead))
@@ -72,7 +97,7 @@ def _straight(closed: ClosedJaxpr, *, final: bool) -> ClosedJaxpr:
 def _with_loops(closed: ClosedJaxpr, *, final: bool) -> ClosedJaxpr | None:
     """Return a jaxpr that computes the same with loops; None where there are none that are worth it."""
     jaxpr = closed.jaxpr
-    listing = _Listing(final=final)
+    listing = _Listing(next((part.size for eqn in jaxpr.eqns if (part := _part_of(eqn)) is not None), 0), final=final)
     inputs = [listing.slot(v) for v in jaxpr.invars]
     listing.add(closed, None)
     entries, avals = listing.entries, listing.avals
@@ -85,23 +110,16 @@ def _with_loops(closed: ClosedJaxpr, *, final: bool) -> ClosedJaxpr | None:
     def run(*arrays: Any) -> list[Any]:
         writing = Writing(flow, {**listing.values, **dict(zip(inputs, arrays, strict=True))})
         rows: dict[Any, dict[int, None]] = {}  # by dtype, numbers that are other ones in each turn
-        for slot in _read_in_turn(loops):
+        own = [slot for loop in loops for source in loop.sources if isinstance(source, PerTurn) for slot in source.slots]
+        for slot in own:
             if slot in numbers:
                 rows.setdefault(avals[slot].dtype, {})[slot] = None
         for dtype, line in rows.items():
             writing.stack(np.array([numbers[slot] for slot in line], dtype), list(line), avals)
-        results = writing.whole(loops, flow.keep)
+        results = writing.whole(loops)
         return [fitted(x, v.aval) for x, v in zip(results, jaxpr.outvars, strict=True)]
 
     return jaxapi.trace(run, *[v.aval for v in jaxpr.invars])[0]
-
-
-def _read_in_turn(loops: Sequence[Loop]) -> Iterator[int]:
-    for loop in loops:
-        for sources in loop.reads:
-            for source in sources:
-                if isinstance(source, Outside) and len(source.slots) > 1:
-                    yield from source.slots
 
 
 class _Entry(NamedTuple):
@@ -115,11 +133,15 @@ class _Entry(NamedTuple):
 
 
 class _Listing:
-    """A jaxpr's equations as entries, equal ones with the same kernel, and what they read that is known."""
+    """A jaxpr's equations as entries, equal ones with the same kernel, and what they read that is known.
 
-    def __init__(self, *, final: bool) -> None:
+    The first part has its own ``first`` slots, so that most of its entries stand here as they are.
+    """
+
+    def __init__(self, first: int, *, final: bool) -> None:
         self.entries: list[Any] = []
-        self.avals: dict[int, Any] = {}  # by slot
+        self.avals: dict[int, Any] = {}  # by slot, but for results of parts
+        self._first, self._free = first, first
         self.values: dict[int, Any] = {}  # of constants and numbers
         self._final = final
         self._slots: dict[Any, int] = {}  # by variable, or by which number it is
@@ -136,7 +158,7 @@ class _Listing:
         return slot
 
     def _add(self, aval: Any) -> int:
-        slot = len(self.avals)
+        slot, self._free = self._free, self._free + 1
         self.avals[slot] = aval
         return slot
 
@@ -147,8 +169,8 @@ class _Listing:
         for eqn in closed.jaxpr.eqns:
             info: Any = eqn.source_info
             stack = info.name_stack if names is None else names + info.name_stack
-            if eqn.primitive is _PART:
-                self._take(eqn.params["part"], eqn)
+            if (part := _part_of(eqn)) is not None:
+                self._take(part, eqn)
             elif self._final and eqn.primitive in _DERIVED:  # each time it is another call, though of the same
                 called = jaxapi.closed(eqn.params["call_jaxpr"])
                 self._slots.update(zip(called.jaxpr.invars, map(self.slot, eqn.invars), strict=True))
@@ -158,13 +180,21 @@ class _Listing:
                 self._enter(_where_known(eqn), stack)
 
     def _take(self, part: Part, eqn: JaxprEqn) -> None:
-        slots = dict(zip(part.inputs, map(self.slot, eqn.invars), strict=True))
-        slots.update((slot, self.slot(number)) for slot, number in part.numbers.items())
+        leaves = dict(zip(part.inputs, map(self.slot, eqn.invars), strict=True))
+        numbers = {id(number): number for number in part.numbers.values()}
+        known = {key: self.slot(number) for key, number in numbers.items()}
+        leaves.update((slot, known[id(number)]) for slot, number in part.numbers.items())
+        own = bool(self._first)
+        on = 0 if own else self._free
+        self._first, self._free = 0, self._free + (0 if own else part.size)
+        own &= not part.named
         for entry in part.entries(final=self._final):
-            given = tuple(map(self._add, entry.kernel.out_avals))
-            self.entries.append(_Entry(entry.kernel, tuple([slots[s] for s in entry.inputs]), given, entry.op, part.line(entry)))
-            slots.update(zip(entry.slots, given, strict=True))
-        self._slots.update(zip(eqn.outvars, [slots[s] for s in part.keep], strict=True))
+            if own and leaves.keys().isdisjoint(entry.inputs):
+                self.entries.append(entry)
+            else:
+                read = tuple([leaves[s] if s in leaves else on + s for s in entry.inputs])
+                self.entries.append(_Entry(entry.kernel, read, tuple([on + s for s in entry.slots]), entry.op, part.line(entry)))
+        self._slots.update(zip(eqn.outvars, [leaves[s] if s in leaves else on + s for s in part.keep], strict=True))
 
     def _enter(self, eqn: JaxprEqn, stack: Any) -> None:
         read = tuple(map(self.slot, eqn.invars))

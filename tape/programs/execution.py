@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -87,27 +87,33 @@ class Program(layout.Choice):
         """Whether it runs as one compiled program by now."""
         return self.executable is not None
 
-    def run(self, state: State, leaves: Sequence[Any]) -> Sequence[Any]:
-        """Return the values kept, for the values of all leaves; ``state`` is the structure, which is not held: it holds its programs."""
+    def run(self, state: State, leaves: Sequence[Any], inner: int | None = None) -> Sequence[Any]:
+        """Return the values kept, for the values of all leaves; ``state`` is the structure, which is not held: it holds its programs.
+
+        What a sweep has written from the slot ``inner`` on, nobody has seen yet but that sweep.
+        """
         if jaxapi.in_trace():  # what is concrete runs concretely
             with jaxapi.ensure_compile_time_eval():
-                return self._run(state, leaves)
+                return self._run(state, leaves, inner)
         executable = self.executable
         if executable is None:
-            return self._run(state, leaves)
+            return self._run(state, leaves, inner)
         STATS.executed += self.size
         STATS.hits += 1
         return executable(*leaves)
 
-    def _run(self, state: State, leaves: Sequence[Any]) -> Sequence[Any]:
+    def _run(self, state: State, leaves: Sequence[Any], inner: int | None) -> Sequence[Any]:
         interpreted()
         entries, slots = needed_entries(state, self.keep)
         listed = [e.kernel for e in entries]
         kernels = set(listed)
         unmet = {kernel for kernel in kernels if kernel.unmet}  # before anybody asks how they run
         home = at_home(leaves)
+        hidden = set(self.keep[self._shown :])
+        if inner is not None:
+            hidden.update([slot for slot in self.keep if slot >= inner])
         if not checks_results():  # one program for all would show what is wrong with its results only
-            bought = self._meet(state, leaves, entries, listed)
+            bought = self._meet(state, leaves, entries, listed, hidden)
             if self.executable is not None:
                 STATS.hits += not bought
                 STATS.executed += self.size
@@ -129,7 +135,7 @@ class Program(layout.Choice):
         if change is not None and (cold or change.repair):
             noting = timed(begun("ops" if cold else "traces", self.site, [e.kernel.name for e in cold or new], change))
         with noting:
-            results = interpret(entries, slots, state.table, self.keep, leaves, self._shown, home=home)
+            results = interpret(entries, slots, state.table, self.keep, leaves, hidden, home=home)
         self.size = len(entries)
         STATS.interpreted += self.size
         STATS.executed += self.size
@@ -137,7 +143,7 @@ class Program(layout.Choice):
             ran_alone(self.site, entries, new=self._meetings is not None and self._meetings.times == 1)
         return results
 
-    def _meet(self, state: State, leaves: Sequence[Any], entries: Sequence[Step], listed: Sequence[Kernel]) -> bool:
+    def _meet(self, state: State, leaves: Sequence[Any], entries: Sequence[Step], listed: Sequence[Kernel], hidden: Container[int]) -> bool:
         """Take the compiled program where it is due, or else have it compiled where that is worthwhile; tell whether it was at once."""
         if self.executable is not None:
             return False
@@ -167,7 +173,7 @@ class Program(layout.Choice):
         if meetings.soon and meetings.worthwhile(price := self._price(state)):
             if at_home(leaves):
                 made = {slot for entry in entries for slot in entry.slots}
-                foresee([state.table[slot].kind.aval for slot in self.keep[: self._shown] if slot in made])
+                foresee([state.table[slot].kind.aval for slot in self.keep if slot in made and slot not in hidden])
             self._buy(state, leaves, meetings)
             meetings.begin(price)
         return False

@@ -1,4 +1,4 @@
-"""Failures: what becomes of a segment when one of its entries fails while it runs.
+"""Failures: what becomes of a segment when one of its entries fails while it runs, and what is not there any more.
 
 Entries run later than they are recorded, many at once.  When such a run fails, the entries are gone through one by one: those that do not
 depend on a failing one get their values, and whoever looks at the others is told which op failed and on which line it was recorded.
@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import jax
 
-from tape.errors import ExecutionError, NonFiniteError, OutOfMemoryError, TapeError
+from tape.errors import ExecutionError, NonFiniteError, OutOfMemoryError, ReleasedTapeError, TapeError
 from tape.graph.boundary import DELETED, is_deleted
 from tape.graph.segment import LeafNode, Run, Segment
 from tape.graph.trie import State, Step
@@ -103,6 +103,23 @@ def check_slots(segment: Segment, slots: Sequence[int]) -> None:
             failure = run.failed.get(slot)
             if failure is not None:
                 raise failure.error() from failure.cause
+
+
+def check_kept(segment: Segment, entries: Collection[int]) -> None:
+    """Refuse to go through entries, by their depths, that were released."""
+    if segment.released.isdisjoint(entries):
+        return
+    last = next(s for s in reversed(segment.state.path()) if s.kernel is not None and s.depth in segment.released and s.depth in entries)
+    msg = (
+        f"the sweep reached a part of the tape that an earlier sweep released, {named(last)}; pass retain_graph=True to the first "
+        "backward() or gradients() call, compute the outputs again, or .detach() what was computed before and is a constant"
+    )
+    raise ReleasedTapeError(msg)
+
+
+def named(entry: Step) -> str:
+    """Say which op an entry is, and where it was recorded."""
+    return entry.kernel.name if entry.where is None else f"{entry.kernel.name} ({entry.where[0]}:{entry.where[1]})"
 
 
 def salvage(segment: Segment, entries: Sequence[Step], leaf_slots: Sequence[int], error: Exception) -> None:

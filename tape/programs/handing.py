@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -13,6 +13,7 @@ from tape import jaxapi
 from tape.bounded import Bounded
 from tape.configuration import checks_results, configuration
 from tape.graph.constants import known_array
+from tape.graph.segment import Handle
 from tape.ops.hosting import Host, owned
 from tape.programs import background
 
@@ -25,6 +26,16 @@ _put = jax.jit(lambda *arrays: arrays)
 def to_jax(values: Sequence[Any], avals: Sequence[Any]) -> Sequence[jax.Array]:
     """Return JAX's arrays of values that NumPy computed, which share no memory with them."""
     return _handed([owned(value, aval) for value, aval in zip(values, avals, strict=True)])
+
+
+def hand_on(handles: Iterable[Handle | None]) -> None:
+    """Have handles hold JAX's arrays where they hold values as NumPy has them, which only a sweep has seen so far."""
+    inner = {id(h._cell): h for h in handles if h is not None and h._cell[0].__class__ is np.ndarray}
+    if inner:
+        with jaxapi.ensure_compile_time_eval() if jaxapi.in_trace() else contextlib.nullcontext():
+            arrays = to_jax([h._cell[0] for h in inner.values()], [h._place.kind.aval for h in inner.values()])
+        for handle, array in zip(inner.values(), arrays, strict=True):
+            handle._cell[0] = array
 
 
 _KINDS = frozenset("biufc")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -63,16 +63,16 @@ def interpret(
     table: Sequence[Place],
     keep: tuple[int, ...],
     leaves: Sequence[Any],
-    shown: int,
+    hidden: Container[int],
     *,
     home: bool,
 ) -> list[Any]:
     """Run the entries that ``keep`` needs, on leaves of some slots; return its values.  Should one fail, StoppedError tells which.
 
-    Nobody but sweeps sees what comes after the first ``shown`` of them; ``home`` is what :func:`at_home` says of the leaves.
+    Nobody but sweeps sees those in slots that are ``hidden``; ``home`` is what :func:`at_home` says of the leaves.
     """
     if home and any(entry.kernel.hosting() for entry in entries):
-        return _on_host(entries, slots, table, keep, leaves, shown)
+        return _on_host(entries, slots, table, keep, leaves, hidden)
     _prepare(entries, dict(zip(slots, leaves, strict=True)))
     waits = there_are_several()
     return one_by_one(entries, slots, keep, leaves, lambda entry: settling(entry.kernel.executable) if waits else entry.kernel.executable)
@@ -129,7 +129,12 @@ SMALL = 1 << 16  # bytes: to put a smaller array on the device costs more than t
 
 
 def _on_host(
-    entries: Sequence[Step], leaf_slots: Sequence[int], table: Sequence[Place], keep: tuple[int, ...], leaves: Sequence[Any], shown: int
+    entries: Sequence[Step],
+    leaf_slots: Sequence[int],
+    table: Sequence[Place],
+    keep: tuple[int, ...],
+    leaves: Sequence[Any],
+    hidden: Container[int],
 ) -> list[Any]:
     """:func:`interpret` where NumPy runs the kernels that it can: it has run three before JAX has called one."""
     given = dict(zip(leaf_slots, leaves, strict=True))  # what JAX has: leaves, and results of XLA
@@ -196,7 +201,8 @@ def _on_host(
                         values.pop(s, None)
                         given.pop(s, None)
                 done += 1
-            return [*to_give(keep[:shown]), *map(to_keep, keep[shown:])]
+            to_give([s for s in keep if s not in hidden])
+            return [to_keep(s) if s in hidden else given[s] for s in keep]
     except Exception as error:
         to_give(values)
         raise StoppedError(done, given) from error

@@ -7,9 +7,10 @@ the same turn, the one of so many turns before, a value from outside that all tu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias, Union
 
 import numpy as np
 
@@ -44,31 +45,56 @@ class Carried:
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
-    """Values from outside: a slot per turn, or one for all."""
+class Shared:
+    """A value from outside that all turns read."""
+
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class PerTurn:
+    """Values from outside, another one for each turn."""
 
     slots: tuple[int, ...]
 
 
+Source: TypeAlias = Union[Same, Carried, Shared, PerTurn]  # noqa: UP007
+
+
 @dataclass(slots=True)
 class Loop:
-    """``count`` turns of ``period`` entries from the number ``start``; what they read, and which results others than they need.
+    """``count`` turns of entries from the number ``start``, the first of which is ``turn``; what they read, and which results others need.
 
     ``reads`` has the sources of the inputs of each entry of a turn.  Results that are needed ``each`` time are given for every turn, by
     their slots; those needed ``last`` of the last one only.
     """
 
     start: int
-    period: int
+    turn: Sequence[Step]
     count: int
-    reads: list[list[Same | Carried | Outside]]
+    reads: list[list[Source]]
     each: dict[Result, list[int]] = field(default_factory=dict)
     last: dict[Result, int] = field(default_factory=dict)
+
+    @property
+    def period(self) -> int:
+        """How many entries a turn has."""
+        return len(self.turn)
 
     @property
     def end(self) -> int:
         """The number of the first entry behind it."""
         return self.start + self.period * self.count
+
+    @property
+    def sources(self) -> list[Source]:
+        """What a turn reads, input by input."""
+        return [source for sources in self.reads for source in sources]
+
+    @property
+    def operands(self) -> Iterator[tuple[Source, Any]]:
+        """The same, each with its shape and dtype."""
+        return zip(self.sources, [aval for entry in self.turn for aval in entry.kernel.in_avals], strict=True)
 
 
 class Flow:
@@ -76,16 +102,27 @@ class Flow:
 
     def __init__(self, entries: Sequence[Step], keep: Sequence[int]) -> None:
         self.entries = entries
-        lengths = [len(e.inputs) for e in entries]
-        self.offsets: Ints = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-        self.reads: Ints = np.fromiter((s for e in entries for s in e.inputs), np.int64, int(self.offsets[-1]))
-        given = [s for e in entries for s in e.slots]
-        self.size = 1 + max([*given, *keep, int(self.reads.max(initial=0))], default=0)
+        inputs, results = [e.inputs for e in entries], [e.slots for e in entries]
+        self.offsets: Ints = np.concatenate([[0], np.cumsum(list(map(len, inputs)), dtype=np.int64)])
+        self.reads: Ints = np.fromiter(itertools.chain.from_iterable(inputs), np.int64, int(self.offsets[-1]))
+        self.counts: Ints = np.fromiter(map(len, results), np.int64, len(entries))  # of an entry's results
+        counts = self.counts
+        first = np.cumsum(counts) - counts
+        given: Ints = np.fromiter(itertools.chain.from_iterable(results), np.int64, int(counts.sum()))
+        self.size = 1 + max(int(given.max(initial=0)), int(self.reads.max(initial=0)), *keep, 0)
         self.maker: Ints = np.full(self.size, -1, np.int64)  # the number of the entry; -1: a leaf
         self.number: Ints = np.zeros(self.size, np.int64)  # of the result
-        self.maker[given] = np.repeat(np.arange(len(entries)), [len(e.slots) for e in entries])
-        self.number[given] = [i for e in entries for i in range(len(e.slots))]
+        self.maker[given] = np.repeat(np.arange(len(entries)), counts)
+        self.number[given] = np.arange(len(given)) - np.repeat(first, counts)
         self.keep = keep
+
+    def around(self, loops: Sequence[Loop]) -> Iterator[tuple[int, int, Loop | None]]:
+        """Yield where entries begin and end between loops, each with the loop that follows, None at the end."""
+        done = 0
+        for loop in loops:
+            yield done, loop.start, loop
+            done = loop.end
+        yield done, len(self.entries), None
 
     def needed_after(self, number: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Return for each slot whether it is kept, or read by an entry from some number on."""
@@ -97,7 +134,9 @@ class Flow:
 
 def symbols(entries: Sequence[Step]) -> list[object]:
     """Return what entries are told apart by: one with side effects, whose order counts, is like no other."""
-    return [e if e.kernel.jaxpr.effects else e.kernel for e in entries]
+    kernels = [e.kernel for e in entries]
+    acting = {kernel for kernel in set(kernels) if kernel.jaxpr.effects}
+    return [e if e.kernel in acting else e.kernel for e in entries] if acting else [*kernels]
 
 
 def find(flow: Flow) -> list[Loop]:
@@ -135,11 +174,10 @@ def _agreeing_turns(flow: Flow, repeat: Repeat) -> list[Loop]:
     for _ in range(_ATTEMPTS):  # from the last turns to the first ones
         if turns < LEAST:
             break
-        first, reads = _agreeing(flow, repeat.start, repeat.period, turns)
-        count = turns - first
-        if count >= LEAST and repeat.period * (count - 1) >= SAVED:
-            loops.append(Loop(repeat.start + first * repeat.period, repeat.period, count, reads))
-        turns = min(first, turns - 1)
+        loop = _agreeing(flow, repeat.start, repeat.period, turns)
+        if loop.count >= LEAST and loop.period * (loop.count - 1) >= SAVED:
+            loops.append(loop)
+        turns -= max(loop.count, 1)
     return loops[::-1]
 
 
@@ -149,27 +187,25 @@ def _trimmed(flow: Flow, loop: Loop, column: Ints) -> Loop:
     That is where the rows are large.  Small ones are put together with the other one: a turn outside of the loop is compiled beside it.
     """
     first = last = 0
-    for entry, sources in zip(flow.entries[loop.start : loop.start + loop.period], loop.reads, strict=True):
-        for source, aval in zip(sources, entry.kernel.in_avals, strict=True):
-            if isinstance(source, Outside) and len(source.slots) > 1 and bytes_of(aval) * loop.count > _LARGE:
-                odd = np.flatnonzero((columns := column[list(source.slots)]) != columns[loop.count // 2])
-                before, after = odd[odd < _ODD], odd[odd >= loop.count - _ODD]
-                if len(before) + len(after) == len(odd):
-                    first, last = max(first, 1 + int(before.max(initial=-1))), max(last, loop.count - int(after.min(initial=loop.count)))
+    for source, aval in loop.operands:
+        if isinstance(source, PerTurn) and bytes_of(aval) * loop.count > _LARGE:
+            odd = np.flatnonzero((columns := column[list(source.slots)]) != columns[loop.count // 2])
+            before, after = odd[odd < _ODD], odd[odd >= loop.count - _ODD]
+            if len(before) + len(after) == len(odd):
+                first, last = max(first, 1 + int(before.max(initial=-1))), max(last, loop.count - int(after.min(initial=loop.count)))
     count = loop.count - first - last
     if not first + last or count < LEAST or loop.period * (count - 1) < SAVED:
         return loop
-    start = loop.start + first * loop.period
-    differing, reads = _agreeing(flow, start, loop.period, count)
-    return loop if differing else Loop(start, loop.period, count, reads)
+    trimmed = _agreeing(flow, loop.start + first * loop.period, loop.period, count)
+    return loop if trimmed.count < count else trimmed
 
 
-def _agreeing(flow: Flow, start: int, period: int, turns: int) -> tuple[int, list[list[Same | Carried | Outside]]]:
-    """Return the first turn from which on all turns get their data alike, and how."""
+def _agreeing(flow: Flow, start: int, period: int, turns: int) -> Loop:
+    """Return the loop of the turns from the first one on from which all get their data alike."""
     first_read, end = int(flow.offsets[start]), int(flow.offsets[start + period * turns])
     slots = flow.reads[first_read:end].reshape(turns, -1)  # one row per turn, and a column per input of an entry
     if not slots.shape[1]:
-        return 0, [[] for _ in range(period)]
+        return Loop(start, flow.entries[start : start + period], turns, [[] for _ in range(period)])
     maker, number = flow.maker[slots], flow.number[slots]
     inside = maker >= start
     turn, place = np.divmod(maker - start, period)
@@ -186,26 +222,20 @@ def _agreeing(flow: Flow, start: int, period: int, turns: int) -> tuple[int, lis
     bound = np.maximum.accumulate(bound[::-1])[::-1]
     fits = bound <= np.arange(turns)
     first = int(np.argmax(fits)) if fits.any() else turns
-    if first >= turns - 1:
-        return first, []
-    reads: list[list[Same | Carried | Outside]] = []
-    column = 0
-    for entry in flow.entries[start : start + period]:
-        sources: list[Same | Carried | Outside] = []
-        for _ in entry.inputs:
-            if alike[column]:
-                result, distance = (int(place[a, column]), int(number[a, column])), int(back[a, column])
-                if distance:
-                    given = tuple(slots[first : first + distance, column].tolist())
-                    sources.append(Carried(result, distance, given))
-                else:
-                    sources.append(Same(result))
-            else:
-                given = tuple(slots[first:, column].tolist())
-                sources.append(Outside(given[:1] if given.count(given[0]) == len(given) else given))
-            column += 1
-        reads.append(sources)
-    return first, reads
+    begin = start + first * period
+    loop = Loop(begin, flow.entries[begin : begin + period], turns - first, [])
+
+    def source(column: int) -> Source:
+        if not alike[column]:
+            given = tuple(slots[first:, column].tolist())
+            return Shared(given[0]) if given.count(given[0]) == len(given) else PerTurn(given)
+        result, distance = (int(place[a, column]), int(number[a, column])), int(back[a, column])
+        return Carried(result, distance, tuple(slots[first : first + distance, column].tolist())) if distance else Same(result)
+
+    if loop.count >= LEAST:
+        columns = itertools.count()
+        loop.reads += [[source(next(columns)) for _ in entry.inputs] for entry in loop.turn]
+    return loop
 
 
 def _look_around(flow: Flow, loop: Loop) -> None:

@@ -27,8 +27,7 @@ from tape.programs.execution import Program
 from tape.programs.failures import check_slots, salvage
 from tape.programs.interpretation import needed_entries
 from tape.programs.retention import forget, held, note, residuals, stored, trim_one
-from tape.programs.sites import flushed
-from tape.programs.telling import warn_of
+from tape.programs.telling import flushed, warn_of
 from tape.statistics import STATS
 
 
@@ -59,8 +58,11 @@ def computed(cell: Cell, segment: Segment, slot: int, reason: str) -> Any:
     return cell[0]
 
 
-def run_pending(segment: Segment, reason: str) -> None:
+def run_pending(segment: Segment, reason: str, inner: int | None = None) -> None:
     """Run the pending entries of ``segment`` whose results somebody holds; afterwards it is no longer pending.
+
+    What a sweep has written from the slot ``inner`` on, nobody has seen yet but that sweep: where it was interpreted, it may come as NumPy
+    has it, and that sweep has it handed to JAX before anybody sees it (:func:`tape.programs.handing.hand_on`).
 
     An entry that fails, and what depends on it, has no value then: looking at one raises (:mod:`tape.programs.failures`).  After Ctrl-C,
     or where memory was used up, the segment is pending as before and can be run again.
@@ -73,14 +75,14 @@ def run_pending(segment: Segment, reason: str) -> None:
             return
         segment.open, segment.epoch = False, None  # should it belong to another thread, that one does not touch it any more
         if configuration() is segment.configuration:
-            _run(segment, reason)
+            _run(segment, reason, inner)
         else:
             with applying(segment.configuration):
-                _run(segment, reason)
+                _run(segment, reason, None)
     close(segment)
 
 
-def _run(segment: Segment, reason: str) -> None:
+def _run(segment: Segment, reason: str, inner: int | None) -> None:
     state = segment.state
     if state.kernel is None:
         segment.state = state = _settled(state)
@@ -109,7 +111,7 @@ def _run(segment: Segment, reason: str) -> None:
                 if METERS:
                     results = measured("flush", (segment, program, reason), program.run, state, leaves)
                 else:
-                    results = program.run(state, leaves)
+                    results = program.run(state, leaves, inner)
             except Exception as error:  # noqa: BLE001 - whoever looks at what failed is told
                 _finish(segment, program, None, error)
                 return

@@ -5,6 +5,7 @@ Which loops become such ones, which are called turn by turn (:mod:`tape.programs
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,7 +18,7 @@ from tape.graph.repeats import fused, repeats, written_out
 from tape.graph.trie import Step
 from tape.programs.costs import TURN, Costs, branches, over_layers, to_compile
 from tape.programs.interpretation import on_one_device
-from tape.programs.loops import Flow, Loop, Outside, find
+from tape.programs.loops import Flow, Loop, PerTurn, find
 from tape.programs.scans import Writing
 from tape.programs.turns import Call, Calls, turns_of
 
@@ -64,7 +65,7 @@ class Rolled:
         writing = Writing(self._flow, rest)
         for (_, positions), array in zip(self._packed, arguments[:packs], strict=True):
             writing.stack(array, [self._slots[i] for i in positions], self._numbers)
-        return writing.whole(self._loops, self._flow.keep)
+        return writing.whole(self._loops)
 
     def called(self, name: str, inputs: Sequence[Any]) -> Sequence[Any]:
         """Return the values that are kept for inputs of a JAX transformation, which takes it as one call."""
@@ -92,24 +93,15 @@ def rolled(entries: Sequence[Step], slots: Sequence[int], keep: Sequence[int], l
         return Calls([Rolled(flow, scans, slots, leaves).call(slots)], slots, keep, flow) if scans else None
     parts: list[Call] = []
     values = dict(zip(slots, leaves, strict=True))
-
-    def between(start: int, end: int) -> None:
-        """Add the part between two loops that are called."""
-        part = entries[start:end]
-        if part:
+    for start, end, loop in flow.around(called):
+        if part := entries[start:end]:
             given = {s for e in part for s in e.slots}
             needed = flow.needed_after(end)
             read = list(dict.fromkeys([s for e in part for s in e.inputs if s not in given]))
             inside = [replace(loop, start=loop.start - start) for loop in scans if start <= loop.start < end]
             own = Flow(part, sorted(s for s in given if needed[s]))
             parts.append(Rolled(own, inside, read, [values.get(s) for s in read]).call(read))
-
-    done = 0
-    for loop in called:
-        between(done, loop.start)
-        parts += turns_of(flow, loop, values)
-        done = loop.end
-    between(done, len(entries))
+        parts += () if loop is None else turns_of(flow, loop, values)
     return Calls(parts, slots, keep, flow)
 
 
@@ -144,15 +136,15 @@ def _saved(flow: Flow, loops: Sequence[Loop], numbers: Sequence[int]) -> float:
     """Return the seconds of compilation that loops save: those of their turns, but for the rows that are taken out of what they give."""
     seconds, costs, known = 0.0, Costs(flow, loops, ()), set(numbers)
     for loop in loops:
-        count = equations(flow.entries[loop.start : loop.start + loop.period])
-        others = sum(any(isinstance(s, Outside) and len(s.slots) > 1 and s.slots[0] in known for s in sources) for sources in loop.reads)
+        count = equations(loop.turn)
+        others = sum(any(isinstance(s, PerTurn) and s.slots[0] in known for s in sources) for sources in loop.reads)
         seconds += (loop.count - 1) * (others * _KERNEL + (count - others) * _AGAIN) - costs.taken_out(loop) * _KERNEL
     return seconds
 
 
 def equations(entries: Sequence[Step]) -> int:
     """Return how many equations some entries have."""
-    return sum([len(entry.kernel.jaxpr.eqns) for entry in entries])
+    return sum([len(kernel.jaxpr.eqns) * times for kernel, times in Counter([entry.kernel for entry in entries]).items()])
 
 
 def _chosen(
@@ -164,23 +156,22 @@ def _chosen(
     many = waits or _is_long(flow.entries)
     free = 2 * TURN if waits else TURN
     scans, called, left = [], [], []
-    layers = over_layers(flow, loops) if many and size(flow.entries) <= (_EQUATIONS if waits else 1) * UNROLLED else ()
-    if any(branches(flow.entries[loop.start : loop.end], loop, lambda kernel: kernel.passes) for loop in layers):
+    whole = size(flow.entries)
+    layers = over_layers(flow, loops) if many and whole <= (_EQUATIONS if waits else 1) * UNROLLED else ()
+    if any(branches(loop, lambda kernel: kernel.passes) for loop in layers):
         layers = ()  # 24 layers with gates and a sum of three took 10 s to compile
     for loop in loops:
         turn, scan, call = costs.of_turns(loop)
         if together and call < scan and call * _LONG < turn and many:
             called.append(loop)
-        elif branches(flow.entries[loop.start : loop.end], loop) or (
-            many and loop not in layers and _pays(flow, loop, scan, max(free, turn * _SHARE, _longer(flow, loop) / _RUNS))
-        ):
+        elif branches(loop) or (many and loop not in layers and _pays(loop, scan, max(free, turn * _SHARE, _longer(loop) / _RUNS))):
             scans.append(loop)
             costs.stacked(loop)
         else:
             left.append(loop)
     _join(flow, scans, left)
-    saved = {loop.start: size(flow.entries[loop.start : loop.end - loop.period]) for loop in loops}
-    outside = size(flow.entries) - sum(saved[loop.start] for loop in (*scans, *called))
+    saved = {loop.start: (loop.count - 1) * size(flow.entries[loop.start : loop.start + loop.period]) for loop in loops}
+    outside = whole - sum(saved[loop.start] for loop in (*scans, *called))
     for loop in sorted(left, key=lambda loop: -saved[loop.start]):
         if outside > UNROLLED and loop not in layers:
             scans.append(loop)
@@ -188,9 +179,9 @@ def _chosen(
     return sorted(scans, key=lambda loop: loop.start), called
 
 
-def _pays(flow: Flow, loop: Loop, scan: float, least: float) -> bool:
+def _pays(loop: Loop, scan: float, least: float) -> bool:
     """Tell whether it pays to make a loop one of XLA's, which costs so many seconds a turn, and saves at least so many."""
-    turn = [entry.kernel for entry in flow.entries[loop.start : loop.start + loop.period]]
+    turn = [entry.kernel for entry in loop.turn]
     if fused(turn):
         return not written_out(turn, loop.count)
     return scan <= least
@@ -203,13 +194,7 @@ def _join(flow: Flow, scans: list[Loop], left: list[Loop]) -> None:
     """
     for loop in left[::-1]:
         given = {slot for entry in flow.entries[loop.start : loop.end] for slot in entry.slots}
-        if any(
-            len(source.slots) > 1 and not given.isdisjoint(source.slots)
-            for reader in scans
-            for sources in reader.reads
-            for source in sources
-            if isinstance(source, Outside)
-        ):
+        if any(isinstance(s, PerTurn) and not given.isdisjoint(s.slots) for reader in scans for s in reader.sources):
             left.remove(loop)
             scans.append(loop)
 
@@ -218,7 +203,6 @@ def _is_long(entries: Sequence[Step]) -> bool:
     return len(entries) >= MANY or to_compile([entry.kernel for entry in entries]) >= LONG
 
 
-def _longer(flow: Flow, loop: Loop) -> float:
+def _longer(loop: Loop) -> float:
     """Return the seconds per turn by which a loop takes longer to compile where its turns are written out."""
-    turn = flow.entries[loop.start : loop.start + loop.period]
-    return float(sum([entry.kernel.cost.part for entry in turn])) * (loop.count - 1) / loop.count
+    return float(sum([entry.kernel.cost.part for entry in loop.turn])) * (loop.count - 1) / loop.count

@@ -16,17 +16,17 @@ from jax import lax
 
 from tape import jaxapi
 from tape.programs.columns import Ahead, Column
-from tape.programs.loops import Carried, Flow, Ints, Loop, Outside, Result, Same
+from tape.programs.loops import Carried, Flow, Ints, Loop, PerTurn, Result, Same, Shared, Source
 from tape.programs.naming import inline
 from tape.programs.rows import puts_together, takes_apart
-from tape.programs.totals import Source, totals
+from tape.programs.totals import Row, totals
 
 
 class Writing:
     """A function while JAX traces it: the values so far, and the arrays whose rows are values."""
 
     def __init__(self, flow: Flow, values: dict[int, Any]) -> None:
-        self.entries = flow.entries
+        self._flow = flow
         self.values = values
         self._avals: dict[int, Any] = {}
         self._stacks: list[Any] = []
@@ -51,19 +51,17 @@ class Writing:
             value = self.values[slot] = fitted(row, self._avals[slot])
         return value
 
-    def whole(self, loops: Sequence[Loop], keep: Sequence[int]) -> list[Any]:
-        """Write all entries, loops as loops, and return the values of some slots."""
-        done = 0
-        for loop in loops:
-            self.straight(done, loop.start)
-            self.loop(loop)
-            done = loop.end
-        self.straight(done, len(self.entries))
-        return [self.value(slot) for slot in keep]
+    def whole(self, loops: Sequence[Loop]) -> list[Any]:
+        """Write all entries, loops as loops, and return the values that are kept."""
+        for start, end, loop in self._flow.around(loops):
+            self.straight(start, end)
+            if loop is not None:
+                _Scan(self, loop).write()
+        return [self.value(slot) for slot in self._flow.keep]
 
     def straight(self, start: int, end: int) -> None:
         """Write entries one after the other."""
-        for entry in self.entries[start:end]:
+        for entry in self._flow.entries[start:end]:
             results = entry.kernel.out_avals
             if takes_apart(entry):
                 rows = lax.reshape(self.value(entry.inputs[0]), (len(results), *results[0].shape))
@@ -73,10 +71,6 @@ class Writing:
                 self.values[entry.slots[0]] = fitted(lax.reshape(rows, results[0].shape), results[0])
             else:
                 self.values.update(zip(entry.slots, inline(entry)(*[self.value(s) for s in entry.inputs]), strict=True))
-
-    def loop(self, loop: Loop) -> None:
-        """Write a loop."""
-        _Scan(self, loop).write()
 
     def together(self, slots: Sequence[int], aval: Any) -> Any:
         """Return the array whose rows are the values of slots: what there is of it in other ones is taken at once."""
@@ -109,17 +103,15 @@ class _Scan:
     def __init__(self, writing: Writing, loop: Loop) -> None:
         self._writing = writing
         self._loop = loop
-        self._turn = writing.entries[loop.start : loop.start + loop.period]
-        self._added = {total.source: total for total in totals(self._turn, loop)}
+        self._added = {total.source: total for total in totals(loop)}
         self._gathered: dict[tuple[int, ...], int] = {}  # numbers in the list of what has a row for each turn
         self._given: list[Any] = []
         self._columns: dict[tuple[int, ...], Column] = {}
         self._registers: dict[Carried, int] = {}  # numbers in the list of what is carried
         self._held: list[tuple[Any, ...]] = []
-        for entry, sources in zip(self._turn, loop.reads, strict=True):
-            for source, aval in zip(sources, entry.kernel.in_avals, strict=True):
-                self._take(source, aval)
-        self._parts = writing.ahead.parts(self._turn, loop.reads, loop.count, self._column, writing.values)
+        for source, aval in loop.operands:
+            self._take(source, aval)
+        self._parts = writing.ahead.parts(loop, self._column, writing.values)
 
         self._newest = {source.result: i for source, i in self._registers.items()}
         multiplied = dict.fromkeys(source for total in self._added.values() for source in total.operands)
@@ -131,7 +123,7 @@ class _Scan:
         self._last = [r for r in alone if r not in self._each and r not in sums]
 
     def _aval(self, result: Result) -> Any:
-        return self._turn[result[0]].kernel.out_avals[result[1]]
+        return self._loop.turn[result[0]].kernel.out_avals[result[1]]
 
     def _take(self, source: Source, aval: Any) -> None:
         """Have what the turns read of a source from before the loop."""
@@ -143,8 +135,8 @@ class _Scan:
                 kind = self._aval(source.result)
                 self._registers[source] = len(self._held)
                 self._held.append(tuple([fitted(writing.value(s), kind) for s in source.initial]))
-        elif len(source.slots) == 1:
-            writing.value(source.slots[0])
+        elif isinstance(source, Shared):
+            writing.value(source.slot)
         elif source.slots not in self._columns and source.slots not in self._gathered:
             there = writing.rows(source.slots)
             if there is None:
@@ -177,8 +169,8 @@ class _Scan:
                 return fitted(lax.full(aval.shape, 0, aval.dtype), aval)
             if isinstance(source, Carried):
                 return held[self._registers[source]][0]
-            if len(source.slots) == 1:
-                return self._writing.values[source.slots[0]]
+            if isinstance(source, Shared):
+                return self._writing.values[source.slot]
             if source.slots in self._gathered:
                 return fitted(given[self._gathered[source.slots]], aval)
             return fitted(self._columns[source.slots].row(number), aval)
@@ -186,7 +178,7 @@ class _Scan:
         def result(of: Result) -> Any:
             return fitted(results[of[0]][of[1]], self._aval(of))
 
-        for entry, sources, (run, ahead) in zip(self._turn, self._loop.reads, self._parts, strict=True):
+        for entry, sources, (run, ahead) in zip(self._loop.turn, self._loop.reads, self._parts, strict=True):
             known = [fitted(column.row(number), aval) for column, aval in ahead]
             results.append(inline(entry, run)(*[read(s, a) for s, a in zip(sources, entry.kernel.in_avals, strict=True)], *known))
         further = [(*register[1:], result(source.result)) for source, register in zip(self._registers, held, strict=True)]
@@ -212,10 +204,10 @@ class _Scan:
         """Add up what the turns only add up."""
         writing, loop = self._writing, self._loop
 
-        def rows(source: Source) -> Any:
+        def rows(source: Row) -> Any:
             if isinstance(source, Same):
                 return arrays[source.result]
-            return self._column(source.slots).whole(loop.count) if isinstance(source, Outside) else carried[self._before.index(source)]
+            return self._column(source.slots).whole(loop.count) if isinstance(source, PerTurn) else carried[self._before.index(source)]
 
         for source, total in self._added.items():
             aval = self._aval(total.result)

@@ -1,10 +1,14 @@
-"""Telling: compilations are noted for :func:`tape.stats`, logged as they happen (:func:`tape.log_compiles`), and warned of."""
+"""Telling: from which of the user's lines a run comes is noted for :func:`tape.stats`, and so are compilations.
+
+These are logged as they happen (:func:`tape.log_compiles`), and warned of.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -16,6 +20,7 @@ from tape.accounts.records import Change, Compilation, Line, Site
 from tape.accounts.words import at, described
 from tape.bounded import Bounded
 from tape.errors import warn
+from tape.graph.lines import user_frame
 from tape.graph.trie import CLOCK
 from tape.modes import Mode
 from tape.programs.background import Job
@@ -91,6 +96,37 @@ class log_compiles(Mode):  # noqa: N801 - a context manager, named as in JAX
 def loud() -> bool:
     """Tell whether compilations that this thread asks for are to be seen."""
     return _LOCAL.on or _EVERYWHERE[0] or bool(jax.config.jax_log_compiles)  # type: ignore[attr-defined]
+
+
+_getframe = sys._getframe
+
+
+def flushed(reason: str, site: Site | None) -> Site:
+    """Count a run of what is pending; return the site that it comes from, which is ``site`` where that is the one.
+
+    A run costs some microseconds, and to go up the frames would be a part of that.  So each program keeps its last site, with how many
+    frames above the user's one is; that one is asked for at once, and tells by its code and instruction whether the run comes from there
+    again.
+    """
+    if site is not None and site.reason is reason:
+        try:
+            frame = _getframe(site.depth)
+        except ValueError:  # there are not so many frames
+            return _located(reason)
+        if frame.f_code is site.code and frame.f_lasti == site.instruction:
+            site.count += 1
+            return site
+    return _located(reason)
+
+
+def _located(reason: str) -> Site:
+    """Look for the user's frame; count the run."""
+    frame, depth = user_frame(_getframe(1))
+    site = STATS.sites.of(reason, None if frame is None else (frame.f_code.co_filename, frame.f_lineno))
+    if frame is not None:
+        site.code, site.instruction, site.depth = frame.f_code, frame.f_lasti, depth
+    site.count += 1
+    return site
 
 
 def begun(what: str, site: Site | None, ops: Sequence[str], change: Change, *, line: Line | None = None, number: int = 0) -> Compilation:

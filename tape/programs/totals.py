@@ -15,13 +15,13 @@ from tape.graph.trie import Step
 from tape.jaxapi import JaxprEqn
 from tape.ops.building import alone
 from tape.programs.columns import MOST
-from tape.programs.loops import Carried, Loop, Outside, Result, Same
+from tape.programs.loops import Carried, Loop, PerTurn, Result, Same, Shared, Source
 
 LEAST = 3  # times as large as what of each turn has to be kept for it is a sum that is worth that
 _ADDING = {"add", "add_any"}
 _LINEAR = {"transpose", "reshape", "broadcast_in_dim", "squeeze", "expand_dims", "neg"}
 
-Source = Same | Carried | Outside
+Row = Same | Carried | PerTurn  # what is read in each turn anew
 
 
 class Total(NamedTuple):
@@ -30,7 +30,7 @@ class Total(NamedTuple):
     result: Result
     source: Carried  # what reads it in the next turn
     product: JaxprEqn
-    operands: tuple[Source, Source]
+    operands: tuple[Row, Row]
     further: Sequence[JaxprEqn]
     step: Step  # the entry with the product
 
@@ -44,21 +44,21 @@ class Total(NamedTuple):
         return before + value
 
 
-def totals(turn: Sequence[Step], loop: Loop) -> list[Total]:
+def totals(loop: Loop) -> list[Total]:
     """Return what a loop only adds up, where that is much beside the rows that are kept for it and for nothing else."""
-    read = [source for sources in loop.reads for source in sources]
+    read = loop.sources
     found = []
     for source in dict.fromkeys(s for s in read if isinstance(s, Carried) and s.turns == 1):
         others = [s for s in read if isinstance(s, Same | Carried) and s.result == source.result]
         if others == [source] and source.result in loop.last:
-            total = _Turn(turn, loop).total(source)
+            total = _Turn(loop).total(source)
             if total is not None:
                 found.append(total)
     worthwhile: list[Total] = []
     kept: set[Source] = {Same(result) for result in loop.each}
     for total in sorted(found, key=lambda total: -bytes_of(total.product.outvars[0].aval)):
         rows = {s: bytes_of(v.aval) for v, s in zip(total.product.invars, total.operands, strict=True)}
-        new = sum([size for s, size in rows.items() if not isinstance(s, Outside) and s not in kept])
+        new = sum([size for s, size in rows.items() if not isinstance(s, PerTurn) and s not in kept])
         if new * LEAST <= bytes_of(total.product.outvars[0].aval) and new * loop.count <= MOST:
             worthwhile.append(total)
             kept.update(rows)
@@ -68,14 +68,13 @@ def totals(turn: Sequence[Step], loop: Loop) -> list[Total]:
 class _Turn:
     """The equations of a turn."""
 
-    def __init__(self, turn: Sequence[Step], loop: Loop) -> None:
-        self._turn = turn
-        self._loop = loop
+    def __init__(self, loop: Loop) -> None:
+        self._turn, self._reads = loop.turn, loop.reads
 
     def _source(self, place: int, v: Any) -> Source | None:
         """Return what an entry gets as an input; None for what is none, a number among them."""
         inputs: Sequence[Any] = self._turn[place].kernel.jaxpr.jaxpr.invars
-        return self._loop.reads[place][inputs.index(v)] if v in inputs else None
+        return self._reads[place][inputs.index(v)] if v in inputs else None
 
     def _made(self, place: int, v: Any) -> tuple[int, JaxprEqn] | None:
         """Return the equation that makes what an entry has as a variable, with the entry's place."""
@@ -110,7 +109,7 @@ class _Turn:
             return None
         at, product = made
         first, second = (self._source(at, v) for v in product.invars)
-        if first is None or second is None or any(isinstance(s, Outside) and len(s.slots) == 1 for s in (first, second)):
+        if first is None or second is None or isinstance(first, Shared) or isinstance(second, Shared):
             return None
         if product.params["dimension_numbers"][1] != ((), ()):  # one for each of a batch
             return None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import math
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import jax
@@ -69,17 +70,34 @@ def differentiable_as_recorded(step: Step, cut: frozenset[int]) -> Step:
     return step if kernel is step.kernel else Step(kernel, step.inputs, step.slots, step.where, step.depth)
 
 
+_REAL = (bool, int, float)  # others are told apart in more ways than by their signs
+
+
 class Part:
     """Entries of a segment between its leaves (``values`` by slot, which it does not keep) and the slots to ``keep``, as one jaxpr."""
 
     def __init__(self, entries: Sequence[Step], state: State, values: dict[int, Any], keep: Sequence[int], names: object = None) -> None:
         self.recorded = entries
         self.keep = keep
+        self.size = state.n_slots
         self._names = (str(names),) if str(names or "") else ()
         self._cut = state.cut
         self._table = state.table
         self.inputs = [slot for slot, value in values.items() if not is_scalar(value)]
-        self.numbers = {slot: building.literal(value, self.aval(slot)) for slot, value in values.items() if is_scalar(value)}
+        self.numbers = self._literals({slot: value for slot, value in values.items() if is_scalar(value)})
+
+    def _literals(self, numbers: dict[int, Any]) -> dict[int, Any]:
+        """Return what stands for numbers in equations: of the same ones, one, for in a loop they come again and again."""
+        known: dict[Hashable, Any] = {}
+        literals = {}
+        for slot, number in numbers.items():
+            kind = self._table[slot].kind
+            key: Hashable = (kind, number, math.copysign(1, number)) if isinstance(number, _REAL) else (kind, slot)
+            literal = known.get(key)
+            if literal is None:
+                literal = known[key] = building.literal(number, kind.aval)
+            literals[slot] = literal
+        return literals
 
     def aval(self, slot: int) -> Any:
         """Return the shape and dtype of a slot."""
@@ -88,6 +106,11 @@ class Part:
     def entries(self, *, final: bool = False) -> Sequence[Step]:
         """Return the entries; those of a ``final`` program are not differentiated any more."""
         return self.recorded if final else [differentiable_as_recorded(entry, self._cut) for entry in self.recorded]
+
+    @property
+    def named(self) -> bool:
+        """Whether it was recorded within names."""
+        return bool(self._names)
 
     def line(self, entry: Step) -> tuple[Any, ...] | None:
         """Return where an entry was recorded: file and line, and within which names, if any."""

@@ -19,7 +19,7 @@ from tape.configuration import configuration
 from tape.graph.trie import Step
 from tape.programs import numbers
 from tape.programs.interpretation import evaluate
-from tape.programs.loops import Carried, Flow, Loop, Outside, Result, Same
+from tape.programs.loops import Carried, Flow, Loop, PerTurn, Result, Same, Shared
 from tape.programs.naming import inline
 
 
@@ -99,14 +99,16 @@ _BODIES: Bounded[Hashable, Body] = Bounded("bodies of loops", 512)
 def turns_of(flow: Flow, loop: Loop, leaves: dict[int, Any]) -> list[Call]:
     """Return the calls of a loop's body, one for each turn."""
     read, results = _interface(loop)
-    body = body_of(flow, loop).compiled
+    body = body_of(loop).compiled
 
     def slot(result: Result, number: int) -> int:
         return int(flow.entries[loop.start + number * loop.period + result[0]].slots[result[1]])
 
-    def source_slot(source: Carried | Outside, number: int) -> int:
-        if isinstance(source, Outside):
-            return source.slots[number if len(source.slots) > 1 else 0]
+    def source_slot(source: Carried | Shared | PerTurn, number: int) -> int:
+        if isinstance(source, Shared):
+            return source.slot
+        if isinstance(source, PerTurn):
+            return source.slots[number]
         return source.initial[number] if number < source.turns else slot(source.result, number - source.turns)
 
     run = numbers.on_device(body, [leaves.get(source_slot(source, 0)) for source in read], configuration())
@@ -114,26 +116,22 @@ def turns_of(flow: Flow, loop: Loop, leaves: dict[int, Any]) -> list[Call]:
     return [Call(body, run, [source_slot(source, n) for source in read], [slot(result, n) for result in results]) for n in turns]
 
 
-def _interface(loop: Loop) -> tuple[dict[Carried | Outside, int], list[Result]]:
+def _interface(loop: Loop) -> tuple[dict[Carried | Shared | PerTurn, int], list[Result]]:
     """Return what a turn reads, each with its number, and what it gives."""
-    read: dict[Carried | Outside, int] = {}
-    for sources in loop.reads:
-        for source in sources:
-            if not isinstance(source, Same):
-                read.setdefault(source, len(read))
+    outside = dict.fromkeys(source for source in loop.sources if not isinstance(source, Same))
+    read = {source: number for number, source in enumerate(outside)}
     carried = {source.result for source in read if isinstance(source, Carried)}
     return read, sorted({*loop.each, *loop.last, *carried})
 
 
-def body_of(flow: Flow, loop: Loop) -> Body:
+def body_of(loop: Loop) -> Body:
     """Return the body of a loop."""
     read, results = _interface(loop)
-    turn = flow.entries[loop.start : loop.start + loop.period]
-    kernels = tuple([entry.kernel for entry in turn])
+    kernels = tuple([entry.kernel for entry in loop.turn])
     wiring = tuple([tuple([s.result if isinstance(s, Same) else read[s] for s in sources]) for sources in loop.reads])
 
     def made_body() -> Body:
-        runs = [inline(entry) for entry in turn]  # which hold no entry
+        runs = [inline(entry) for entry in loop.turn]  # which hold no entry
 
         def body(*given: Any) -> list[Any]:
             computed: list[Sequence[Any]] = []

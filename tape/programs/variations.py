@@ -53,16 +53,13 @@ def known(
         return None
     flow = Flow(entries, keep)
     values = dict(zip(slots, leaves, strict=True))
-    loops = [loop for loop in find(flow) if _is_ready(body_of(flow, loop), loop, flow, values, site)]
+    loops = [loop for loop in find(flow) if _is_ready(body_of(loop), loop, flow, values, site)]
     if not loops:
         return None
     calls: list[Call] = []
-    done = 0
-    for loop in loops:
-        calls += [_alone(e) for e in entries[done : loop.start]]
-        calls += turns_of(flow, loop, values)
-        done = loop.end
-    calls += [_alone(e) for e in entries[done:]]
+    for start, end, loop in flow.around(loops):
+        calls += map(_alone, entries[start:end])
+        calls += () if loop is None else turns_of(flow, loop, values)
     return Calls(calls, slots, keep, flow)
 
 
@@ -76,12 +73,11 @@ def _is_ready(body: Body, loop: Loop, flow: Flow, leaves: dict[int, Any], site: 
     """Tell whether a loop's body is compiled by now; have that done where the loop has another length than before."""
     if body.job is None:
         if body.turns not in (0, loop.count):
-            first = flow.entries[loop.start : loop.start + loop.period]
             there = described(leaves, flow.entries[: loop.start])
             arguments = [there[s] for s in turns_of(flow, loop, leaves)[0].inputs]
             change = Change("turns", "a loop came with another number of turns", "one turn is compiled, for any number of them")
             body.begun, body.job = CLOCK.now, background.compiling(body.compiled, arguments)
-            told(body.job, begun("turn", site, [e.kernel.name for e in first], change))
+            told(body.job, begun("turn", site, [e.kernel.name for e in loop.turn], change))
         body.turns = loop.count
         return False
     if CLOCK.now - body.begun < AFTER:

@@ -39,10 +39,12 @@ def current() -> Segment:
 def begun() -> Segment | None:
     """Return the segment in which this thread may record without further ado, as :func:`current`; None where somebody watches or waits."""
     scope = LOCAL.scope
+    if scope.eager or watched():
+        return None
     if scope.staged:
         scope.staged[:] = [ref for ref in scope.staged if ref() is not None]  # of a transformation that is over, nothing else tells
-    if scope.eager or scope.staged or watched():
-        return None
+        if scope.staged:
+            return None
     if LOCAL.segment() is not None:
         return current()
     segment = Segment(scope.mode)
@@ -52,7 +54,7 @@ def begun() -> Segment | None:
 
 def goes_on(segment: Segment) -> bool:
     """Tell whether this thread may go on recording in its segment, and have that be in the present grad mode."""
-    if not still_open(segment):
+    if segment.epoch is not CHANGES.epoch and not still_open(segment):
         return False
     if segment.state.mode != LOCAL.scope.mode:
         segment.state = segment.state.switched(LOCAL.scope.mode)
@@ -148,7 +150,8 @@ def following(segment: Segment, op: Any, slots: Sequence[int]) -> State:
             return state.formed(key, op, form, key[1:])
     kernel = kernel_on(op, kinds)
     child = state.entry(key, op, kernel, key[1:])
-    if common and not kernel.transient and (state.mode == SWEEP or not any(kind.unrecorded for kind in kinds)):
+    # What has effects, a step that is traced does at once (tape.recording.staging), and so is not to meet here.
+    if common and not kernel.transient and not kernel.jaxpr.effects and (state.mode == SWEEP or not any(kind.unrecorded for kind in kinds)):
         results = tuple([p.kind for p in child.places])
         op.forms[about] = child.kernel, results, any(kind.unrecorded for kind in results)
     return child

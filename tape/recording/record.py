@@ -36,7 +36,7 @@ from tape.graph.segment import Extra, Handle, LeafNode, node_of
 from tape.graph.watcher import NOBODY
 from tape.ops.kernel import Op
 from tape.programs import growth
-from tape.recording import plain
+from tape.recording import plain, staging
 from tape.recording.entering import CONCRETE, begun, current
 from tape.recording.template import ARRAY, NUMBER, SEQUENCE
 
@@ -140,5 +140,6 @@ def connect(variable_type: type[Handle]) -> None:
             sequence=SEQUENCE,
             growth=growth,
             follow=plain.follow,
+            staged=staging.begun,
         )
         layout.NATIVE.continues(**trie.making(), op=Op, axes_are_named=jaxapi.axes_are_named, named_axes=jaxapi.named_axes)

@@ -20,7 +20,7 @@ from tape.graph.constants import handle
 from tape.graph.kinds import MadePlace, is_scalar
 from tape.graph.lines import user_line
 from tape.graph.meters import METERS, measured
-from tape.graph.scope import LOCAL, Scope
+from tape.graph.scope import LOCAL, Scope, watched
 from tape.graph.segment import Handle, Run, Segment, SegmentClosedError, extra_of, made_at
 from tape.graph.trie import CONSTANT, alone
 from tape.graph.watcher import NOBODY
@@ -103,10 +103,9 @@ def current() -> Segment | None:
         return None
     trace = jaxapi.current_trace()
     names = jaxapi.names.current_name_stack() if scope.trace.pends else None
-    waiting = [ref for ref in scope.staged if (s := ref()) is not None and s.pending]
-    for ref in reversed(waiting):
+    for ref in reversed(scope.staged):
         segment: Segment | None = ref()
-        if segment is not None and segment.trace is trace and ref.names == names:
+        if segment is not None and segment.run is None and segment.trace is trace and (ref.names is names or ref.names == names):
             if not entering.goes_on(segment):
                 break  # it runs when somebody looks at it
             return segment
@@ -114,9 +113,19 @@ def current() -> Segment | None:
     segment.trace = trace
     if scope.trace.pends:  # so that its lines are those of this time
         segment.state = alone(scope.mode)
-    scope.staged[:] = [*waiting, there := Staged(segment)]
+    scope.staged[:] = [*[ref for ref in scope.staged if (s := ref()) is not None and s.pending], there := Staged(segment)]
     there.names = names
     return segment
+
+
+def begun() -> tuple[Segment, dict[int, Any], dict[int, Cell]] | None:
+    """Return the segment in which a step that is traced records, what it has written to, and how it knows others, for the recorder in C."""
+    scope = LOCAL.scope
+    trace = scope.trace
+    if not trace.pends or watched():
+        return None
+    segment = current()
+    return None if segment is None else (segment, trace.touched, trace.stand_ins)
 
 
 def recording(segment: Segment) -> bool:

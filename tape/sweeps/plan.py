@@ -20,6 +20,7 @@ from tape.graph.trie import CONSTANT, State
 from tape.graph.wengert import active, backwards, sweep
 from tape.ops.kernel import Kernel, Op
 from tape.ops.placing import placing
+from tape.programs.retention import through
 from tape.rules import table
 
 ADD = Op("add_any", lax.add)
@@ -142,8 +143,12 @@ def behind(state: State, slots: frozenset[int], stop: frozenset[int] = frozenset
         reached = set(slots)
         ends: list[int] = []
         steps: list[State] = []
-        cut = state.cut
-        for step in backwards(state.path(), reached):
+        cut, path = state.cut, state.path()
+        if not (stop or first or cut):
+            steps = through(path, reached, state.table, cut, _NONE)
+            ends = [slot for step in reversed(path) if step.ends for slot in step.slots if slot in reached]
+            path = []
+        for step in backwards(path, reached):
             if step.slots[0] < first:
                 break
             met = reached.intersection(step.slots) - stop

@@ -13,7 +13,7 @@ from typing import Any
 
 from tape import layout
 from tape.configuration import configuration, sixty_four_bits
-from tape.errors import ReleasedTapeError, UnrecordedGradientError
+from tape.errors import UnrecordedGradientError
 from tape.graph.kinds import why_unrecorded
 from tape.graph.scope import LOCAL, in_mode
 from tape.graph.segment import GONE, Handle, LeafNode, Segment, SegmentClosedError, WayBack, end_of, hooks_at, made_at
@@ -22,7 +22,8 @@ from tape.hooking.handles import gathering
 from tape.hooking.observing import Observer
 from tape.jaxapi import X64
 from tape.ops.kernel import Op
-from tape.programs.failures import check_slots
+from tape.programs.failures import check_kept, check_slots, named
+from tape.programs.handing import hand_on
 from tape.programs.program import run_pending
 from tape.programs.retention import trimmed
 from tape.recording import record, staging
@@ -69,12 +70,7 @@ def hazardous(segment: Segment, step: State) -> str:
     place = segment.state.table[step.inputs[step.hazard]]  # type: ignore[index]
     aval = place.kind.aval
     why = why_unrecorded(place.kind.unrecorded, made_at(place, segment))
-    return f"{_named(step)} uses a value of shape {aval.shape}, dtype {aval.dtype} that has no derivative on the tape: {why}"
-
-
-def _named(step: State) -> str:
-    at = "" if step.where is None else f" ({step.where[0]}:{step.where[1]})"
-    return f"{step.kernel.name}{at}"
+    return f"{named(step)} uses a value of shape {aval.shape}, dtype {aval.dtype} that has no derivative on the tape: {why}"
 
 
 def resolved(target: Target) -> Target:
@@ -113,6 +109,7 @@ class Sweep:
         self._foreseen: dict[Segment, tuple[tuple[int, ...], Plan, list[Any]]] = {}
         self._parting = Parting()
         self._parted: tuple[Plan, Segment] | None = None  # before which it was asked last
+        self._inner: tuple[Segment | None, int] | None = None  # while users see nothing: what was pending, and the first slot written there
         self._common = targets is None and not self._ignored and batch is None and self.observer is None
 
     def run(
@@ -126,12 +123,16 @@ class Sweep:
             in_mode(RECORD if self._create_graph else SWEEP, self._run, roots, seeds, settings or stack, leaf_hooks)
 
     def _run(self, roots: Sequence[Any], seeds: Sequence[Any], settings: contextlib.ExitStack, leaf_hooks: bool) -> None:
+        pending = LOCAL.segment()
+        if not self._create_graph and self.observer is None and LOCAL.scope.notes is None:
+            self._inner = pending, 0 if pending is None else len(pending.state.table)
         with gathering({}, last=leaf_hooks):
             self.arrive_at(roots, seeds)
             self._sweep_known()
             for segment, cotangents in self._segments(settings):
                 self._sweep_segment(segment, cotangents)
                 self._sweep_known()
+            self._shows()
             if leaf_hooks:
                 for target, gradient in self.gradients.items():
                     if isinstance(target, LeafNode) and target.hooks:
@@ -265,6 +266,8 @@ class Sweep:
                 elif not staging.recording(segment):
                     run_pending(segment, "swept elsewhere")
             plan, state = self.plan(segment, slots), segment.state
+            if not plan.straight or segment.packing is not None or segment.retained or segment.hooks:
+                self._shows(cotangents.values())
             if not plan.pending:
                 self.part(plan, segment)
             try:
@@ -312,10 +315,16 @@ class Sweep:
         if (plan, segment) == self._parted:  # the sweep of that begins again
             return
         self._parted = plan, segment
-        if segment.trace is None and self._parting.ends(plan, max(len(self._heap), segment.generation)):
-            pending = LOCAL.segment()
-            if pending is not None:
-                run_pending(pending, "length")
+        ends = segment.trace is None and self._parting.ends(plan, max(len(self._heap), segment.generation))
+        if ends and (pending := LOCAL.segment()) is not None:
+            first, slot = self._inner or (pending, None)
+            run_pending(pending, "length", slot if pending is first else 0)
+
+    def _shows(self, cotangents: Iterable[Any] = ()) -> None:
+        """Have JAX's arrays in what there is so far, and in some cotangents: users may see them, and all that follows."""
+        if self._inner is not None:
+            self._inner = None
+            hand_on([*cotangents, *[ct for known in (self.gradients, *self._cotangents.values()) for ct in known.values()]])
 
     def _pass_on(self, segment: Segment, state: State, outputs: Iterable[tuple[int, Any]]) -> None:
         """Hand on the cotangents at which the sweep of a segment ended."""
@@ -347,14 +356,7 @@ class Sweep:
     def _check(self, segment: Segment, plan: Plan) -> None:
         """Refuse to sweep what failed or was released, and what would take an unrecorded gradient for a constant."""
         check_slots(segment, plan.seeds)
-        if not plan.entries.isdisjoint(segment.released):
-            both = plan.entries & segment.released
-            last = next(step for step in reversed(segment.state.path()) if step.kernel is not None and step.depth in both)
-            msg = (
-                f"the sweep reached a part of the tape that an earlier sweep released, {_named(last)}; pass retain_graph=True to the "
-                "first backward() or gradients() call, compute the outputs again, or .detach() what was computed before and is a constant"
-            )
-            raise ReleasedTapeError(msg)
+        check_kept(segment, plan.entries)
         if plan.hazard is not None:
             raise UnrecordedGradientError(hazardous(segment, plan.hazard))
 

@@ -21,7 +21,7 @@ import tape
 import tape.numpy as tnp
 from tape.accounts.records import STREAK
 from tape.errors import TapeWarning
-from tape.programs import background, reasons, sites, telling
+from tape.programs import background, reasons, telling
 from tests import idle
 from tests.platforms import at_home
 
@@ -130,7 +130,7 @@ def test_a_run_that_is_known_asks_for_one_frame(monkeypatch):
 
     for _ in range(40):
         step()
-    monkeypatch.setattr(sites, "user_frame", None)  # to look for it would fail
+    monkeypatch.setattr(telling, "user_frame", None)  # to look for it would fail
     for _ in range(3):
         step()
 

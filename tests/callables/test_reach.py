@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import logging
 import sys
 
 from tape.callables.reach import Reach
@@ -30,3 +31,15 @@ def test_globals_of_pythons_library_are_its_own():
     nodes = Reach([lambda: importlib.import_module("json")]).nodes
     assert importlib.import_module in nodes
     assert not any(x is sys.meta_path for x in nodes)
+
+
+def test_a_logger_leads_to_no_others():
+    """It has all that there are, of every package: a step that logs looked at each of them at every call."""
+    log = logging.getLogger("tests.reach")
+
+    def step():
+        log.info("a step")
+
+    nodes = Reach([step]).nodes
+    assert step in nodes
+    assert log not in nodes

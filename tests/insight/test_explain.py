@@ -10,7 +10,7 @@ import tape
 import tape.lax
 import tape.numpy as tnp
 from tape.graph import trie
-from tape.insight import runs
+from tape.insight import replaying
 from tape.ops.kernel import Kernel
 from tests.insight.gallery import ACCIDENTS
 from tests.platforms import at_home
@@ -233,7 +233,7 @@ def test_the_answer_is_the_same_where_numpy_computes_it_and_where_jax_does(name,
 
     y, x = one()
     told = tape.explain(y, x)
-    monkeypatch.setattr(runs, "at_home", lambda _: False)
+    monkeypatch.setattr(replaying, "at_home", lambda _: False)
     other = tape.explain(y, x)
     assert told.verdict == other.verdict
     assert [(c.kind, c.entry, c.repair) for c in told.causes] == [(c.kind, c.entry, c.repair) for c in other.causes]

@@ -335,6 +335,15 @@ def test_what_a_step_computes_of_something_else_is_a_constant():
     same(t.function(x, y)(A), (2 * A + 1) * A)
 
 
+def test_what_an_entry_that_ran_at_once_led_to_is_no_constant():
+    x, k = tape.Variable(A), tape.constant(A)
+    with tape.eager(), tape.Tape() as t:
+        y = (k + k).detach() * x
+    with pytest.raises(ValueError, match=r"add ran at once .*record it without tape\.eager\(\)"):
+        t.function(k, y)  # it gave what it had been for the k that was recorded
+    same(t.function(x, y)(A + 1), 2 * A * (A + 1))
+
+
 def test_a_function_that_computes_outside_of_the_tape_is_not_taken_for_a_constant():
     x, c = tape.Variable(A), tape.constant(A)
     with tape.Tape() as t:

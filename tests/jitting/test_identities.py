@@ -205,3 +205,16 @@ def test_what_an_argument_is_compared_with_may_change_between_calls(ask):
             yield step(x).tolist()
 
     assert list(seen(tape.jit)) == list(seen(lambda step: step))
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_step_may_ask_whether_the_variables_in_two_places_are_one(first):
+    best, latest = tape.Variable(1.0), tape.Variable(2.0)
+    state = types.SimpleNamespace(p={"w": best if first else latest}, pair=(tape.Variable(3.0), best))
+    step = tape.jit(lambda x: 10 * x if state.pair[1] is state.p["w"] else 20 * x)
+    x = tape.constant(1.0)
+    for one in (first, not first, first, not first):
+        state.p["w"] = best if one else latest
+        assert step(x).item() == (10.0 if one else 20.0)
+        state.p["w"] = best if one else tape.Variable(4.0)
+        assert step(x).item() == (10.0 if one else 20.0)

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import functools
 import heapq
+import itertools
 import operator
 import sys
 import types
@@ -713,3 +714,24 @@ def test_a_step_that_is_traced_again_for_what_it_made_counts_once():
     for _ in range(2):
         assert step(tape.constant(3.0)).item() == 6.0
     assert made.count == 1
+
+
+def test_what_a_step_raises_that_makes_something_each_time_it_is_traced_is_raised():
+    state, number = types.SimpleNamespace(), itertools.count()
+
+    class Net:
+        def __init__(self):
+            self.w = tape.Variable(2.0)
+
+    def step(x):
+        n = next(number)
+        if n == 3:
+            msg = "a user's"
+            raise ValueError(msg)
+        setattr(state, f"net{n}", Net())
+        for i in range(n + 1):
+            setattr(state, f"average{i}", tape.constant(getattr(state, f"net{i}").w.value * 1))
+        return sum(getattr(state, f"net{i}").w * x for i in range(n + 1))
+
+    with pytest.raises(ValueError, match="a user's"):
+        tape.jit(step)(1.0)

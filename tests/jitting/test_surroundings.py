@@ -1000,6 +1000,6 @@ def test_attributes_that_may_come_are_looked_for_at_few_objects():
 
     assert step(2.0).item() == 480.0
     (entries,) = step._entries.values()
-    assert len(entries[0].bindings[0].edges) < 2000
+    assert len(entries[0].bindings[0].setting.edges) < 2000
     layers[3].bias = tape.constant(5.0)
     assert step(2.0).item() == 485.0

@@ -1,6 +1,8 @@
 """Values of NumPy become arrays of JAX: by a program of their shape when that comes often, which no run compiles itself."""
 
 import threading
+import time
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -94,6 +96,68 @@ def test_what_only_sweeps_read_is_handed_to_jax_where_it_is_big(rows, stats):
     np.testing.assert_allclose(second.value, theirs, rtol=1e-4)
 
 
+def turns(xp, w, x, late=0.0, look=float):
+    """Return the loss of a loop that looks at a value in each turn; its last turn, to which sweeps come first, reads ``late``."""
+    taken = []
+    for turn in range(12):
+        logs = xp.tanh(x * w + (late if turn == 11 else 1.0))
+        look(logs[0])
+        taken.append(logs[1])
+        x = x * 0.9
+    return xp.stack(taken).sum()
+
+
+@pytest.mark.skipif(not AT_HOME, reason="NumPy computes nothing")
+def test_what_a_sweep_hands_from_turn_to_turn_stays_with_numpy(monkeypatch):
+    given = []
+    to_jax = interpretation.to_jax
+    monkeypatch.setattr(interpretation, "to_jax", lambda values, avals: given.append(len(values)) or to_jax(values, avals))
+    w = tape.Variable(np.linspace(0.1, 1.0, 131, dtype=np.float32))
+    loss = turns(tnp, w, np.linspace(-1.0, 1.0, 131, dtype=np.float32))
+    given.clear()
+    loss.backward()
+    assert sum(given) < 4, "the turns' cotangents, and the total after each of them"
+    assert isinstance(w.grad.value, jax.Array)
+
+
+class Twice(tape.Function):
+    seen: ClassVar = []
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2.0
+
+    @staticmethod
+    def backward(ctx, g):
+        Twice.seen += [g, g * 2.0]
+        return Twice.seen[-1]
+
+
+@pytest.mark.parametrize("kind", ["leaf", "hook", "function", "gradients"])
+def test_what_a_sweep_gives_to_users_is_an_array_of_jax(kind):
+    """Also what was final turns before the sweep ended, and what a hook saw, or has computed, on the way."""
+    a, x = np.linspace(0.1, 1.0, 137, dtype=np.float32), np.linspace(-1.0, 1.0, 137, dtype=np.float32)
+    w, late = tape.Variable(a), tape.Variable(np.full((137,), 0.5, np.float32))
+    seen = Twice.seen = []
+    if kind == "hook":
+        w.register_hook(lambda g: seen.append(g))
+        late.register_hook(lambda g: seen.extend([g, g + 1.0]))
+    further = Twice.apply(late) * 0.5 if kind == "function" else late * 1.0
+    if kind == "hook":
+        further.register_hook(lambda g: seen.extend([g, g * 3.0]))
+    loss = turns(tnp, w, x, further)
+    if kind == "gradients":
+        found = tape.gradients(loss, [w, late])
+    else:
+        loss.backward()
+        found = [w.grad, late.grad]
+    expected = jax.grad(lambda w, late: turns(jnp, w, x, late, look=lambda v: v), argnums=(0, 1))(a, np.asarray(late.value))
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours.value, theirs, rtol=1e-5, atol=1e-6)
+    assert len(seen) == {"hook": 5, "function": 2}.get(kind, 0)
+    assert all(isinstance(v.value, jax.Array) for v in (*found, *seen))
+
+
 def test_what_hands_values_over_is_compiled_first():
     begun, going, order = threading.Event(), threading.Event(), []
     background.submit(lambda: (begun.set(), going.wait(10)))
@@ -104,6 +168,20 @@ def test_what_hands_values_over_is_compiled_first():
     idle.settle()
     assert all(job.made for job in jobs)
     assert order == [2, 3, 0, 1]
+
+
+def test_what_a_run_waits_for_is_compiled_next():
+    begun, going, order = threading.Event(), threading.Event(), []
+    background.submit(lambda: (begun.set(), going.wait(10)))
+    begun.wait(10)
+    others = [background.submit(lambda n=n: (order.append(n), time.sleep(0.2))) for n in range(4)]
+    awaited = background.submit(lambda: order.append("awaited"))
+    assert not awaited.made_within(0.0)
+    threading.Timer(0.05, going.set).start()
+    assert awaited.made_within(0.6)
+    idle.settle()
+    assert order == ["awaited", *range(4)]
+    assert all(job.made for job in others)
 
 
 def test_values_that_sweeps_read_share_no_memory_with_what_is_given_away(stats):
