@@ -25,6 +25,7 @@ from tape.jitting.flags import form_of, is_flag, is_inert, kind_of
 from tape.jitting.following import Setting
 from tape.jitting.orders import Orders
 from tape.jitting.places import arrays_in, edges_to, without_contents
+from tape.jitting.replaced import leads_on
 from tape.jitting.retraces import described, said_of
 from tape.jitting.surroundings import surroundings
 from tape.jitting.tracing import TracedStep
@@ -153,7 +154,8 @@ class CompiledStep:
         around, arrays = surroundings(reached, way, self.names, known, step.unread, [k for k, _ in read])
         if self.around:  # what a trace itself has changed, such as a cache, is not among them
             around = {key: edge for key, edge in around.items() if key in self.around[0]}
-        seen: dict[Any, Any] = {key: (edge.key, _told(edge.content)) for key, edge in around.items()}
+        # What another object in a place is to have, is told by what the one there has: a cache may have got more.
+        seen: dict[Any, Any] = {key: (edge.get is leads_on or edge.key, _told(edge.content)) for key, edge in around.items()}
         aliases = reached.aliases(way)  # a Variable is known by one path to each object that has it
         seen["aliases"] = {path: aliases.get(path) for path in self.around[0]["aliases"]} if self.around else aliases
         kinds = {reached.path(n): kind_of(reached.nodes[n]) for n in through}
